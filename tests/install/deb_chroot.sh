@@ -34,7 +34,7 @@ die() {
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-suite=bookworm mirror='' keyring='' cache='' container=no build=no debs=()
+suite=bookworm mirror='' keyring='' architecture='' cache='' container=no build=no debs=()
 words=("$@")
 while [ $# -gt 0 ]; do
   case "$1" in

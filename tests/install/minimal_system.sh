@@ -1,5 +1,6 @@
 # A minimal system of Debian or Ubuntu in a folder. Sourced by scripts that have die() and the variables
-#   suite, components, mirror (or empty), keyring (or empty), cache (a folder, or empty), root (the system's folder)
+#   suite, components, mirror, keyring, architecture and cache (a folder), each of which but suite may be empty,
+#   root (the system's folder)
 # shellcheck shell=bash disable=SC2154
 
 # Starts the script again, with its words, in mount and pid namespaces, which end all mounts and processes. APART is a folder
@@ -20,6 +21,7 @@ choose_mirror() {
 }
 make_system() { # in $root
   local options=(--variant=minbase "--components=$components")
+  [ -z "$architecture" ] || options+=(--arch="$architecture")
   [ -z "$keyring" ] || options+=(--keyring="$keyring")
   [ -z "$cache" ] || { mkdir -p "$cache"; options+=(--cache-dir="$cache"); }
   # Ubuntu's newer releases, which Debian 12's debootstrap does not know, are made as older ones are.
