@@ -19,7 +19,7 @@ class LayerDetail {
 
   // Takes a slice for the forward and the backward pass of each layer (Network::set_trace).
   [[nodiscard]] TraceTrack& track() { return track_; }
-  // The table, one line for each layer. Measures a product of matrices first.
+  // The table, one line for each layer. Measures what the device reaches first.
   [[nodiscard]] std::string table(Device& device);
 
  private:

@@ -6,12 +6,12 @@
 // over channels, and transformed back. Points stand for the values of polynomials at 0, 3/4, -3/4,
 // 3/2, -3/2 and infinity in both dimensions.
 //
-//   forward, backward to the input   threads take blocks of tiles, and transform, multiply and
-//   transform back what stays in
-//                                    their cache
-//   backward to the weights          threads transform a block of tiles together, and take points
-//   of its product; sums over
-//                                    all blocks are transformed back at the end
+//   forward, input   with many tiles, threads take blocks of them, and transform, multiply and
+//                    transform back what stays in their cache. With few, such as those of small
+//                    images, the weights are what is large: threads take groups of output channels,
+//                    whose weights' points stay in their cache.
+//   weights          threads transform a block of tiles together, and then take points of its
+//                    product; sums over all blocks are transformed back at the end
 //
 // Each sum is made in one order, so that the number of threads changes no bit.
 #include <algorithm>
@@ -27,12 +27,18 @@ namespace winograd {
 
 namespace {
 
-// Points of a block, of input and output together, for one thread: half of a usual second-level
-// cache or less; but tiles are as many as two rounds of the product's rows, or weights would be
-// read too often.
+// Many tiles: points of a block, of input and output together, for one thread: half of a usual
+// second-level cache or less; but tiles are as many as two rounds of the product's rows, or weights
+// would be read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
 // Blocks of the gradient of weights, whose sums are read and written once a block.
 constexpr std::size_t kGradientTiles = 128;
+// Tiles are few if their points have at most so many bytes, and the weights' points more.
+constexpr std::size_t kFewBytes = 3u << 20;
+
+bool are_few(std::size_t tiles, std::size_t inputs, std::size_t outputs) {
+  return kPoints * sizeof(float) * tiles * inputs <= kFewBytes && tiles < outputs;
+}
 
 // One point's floats, with a line more than a power of two, so that 36 points do not share lines of
 // the cache.
@@ -67,92 +73,151 @@ Images images_of(const TensorDesc& desc, void* data) {
   return {data, desc.type, desc.shape.c, desc.channel_block, desc.shape.h, desc.shape.w};
 }
 
+// How the scratch memory and tiles are divided, for all directions: x is what is transformed first.
+struct Plan {
+  TensorDesc x, y;
+  Tiles tiles{};
+  std::size_t count = 0, block_tiles = 0;  // tiles, and tiles of a block
+  std::size_t group = 0;                   // output channels that are multiplied together
+  bool is_by_channels = false;             // few tiles
+
+  Plan(const Loops& loops, const TensorDesc& x_desc, const TensorDesc& y_desc, Extent padding)
+      : x(x_desc), y(y_desc) {
+    tiles = {divide_up(y.shape.h, 4), divide_up(y.shape.w, 4),
+             static_cast<std::ptrdiff_t>(padding.h), static_cast<std::ptrdiff_t>(padding.w)};
+    count = y.shape.n * tiles.rows * tiles.columns;
+    group = y.shape.c % loops.most_group == 0 ? loops.most_group : kBlock;
+    is_by_channels = are_few(count, x.shape.c, y.shape.c);
+  }
+};
+
 // y = x * weights; with `is_backward` x is the output's gradient and y the input's.
 class TilesPass final : public ConvolutionPass {
  public:
   TilesPass(const CpuDevice& device, const Conv2dDesc& desc, bool is_backward)
       : device_(device),
         loops_(loops_for(device)),
-        x_(is_backward ? desc.y : desc.x),
-        y_(is_backward ? desc.x : desc.y),
+        plan_(is_backward ? Plan(loops_, desc.y, desc.x, {2 - desc.padding.h, 2 - desc.padding.w})
+                          : Plan(loops_, desc.x, desc.y, desc.padding)),
         is_backward_(is_backward) {
-    const auto behind = [&](std::size_t padding) {
-      return static_cast<std::ptrdiff_t>(is_backward ? 2 - padding : padding);
-    };
-    tiles_ = {divide_up(y_.shape.h, 4), divide_up(y_.shape.w, 4), behind(desc.padding.h),
-              behind(desc.padding.w)};
-    count_ = y_.shape.n * tiles_.rows * tiles_.columns;
-
-    const std::size_t inputs = x_.shape.c, outputs = y_.shape.c;
-    const std::size_t fit = kBlockBytes / (kPoints * sizeof(float) * (inputs + outputs));
-    const std::size_t most = std::clamp(fit, kLeastTiles, kMostTiles);
-    // Blocks of one size, and as many for each thread.
+    const std::size_t inputs = plan_.x.shape.c, outputs = plan_.y.shape.c, count = plan_.count;
     const auto threads = static_cast<std::size_t>(device.threads());
-    const std::size_t blocks = threads * divide_up(count_, threads * most);
-    block_tiles_ = divide_up(count_, blocks);
-
-    factor_ = {nullptr, inputs, outputs,
-               outputs % loops_.most_group == 0 ? loops_.most_group : kBlock,
-               stride_of(inputs * outputs)};
+    if (plan_.is_by_channels) {
+      plan_.block_tiles = count;
+    } else {
+      const std::size_t fit = kBlockBytes / (kPoints * sizeof(float) * (inputs + outputs));
+      const std::size_t most = std::clamp(fit, kLeastTiles, kMostTiles);
+      // Blocks of one size, and as many for each thread.
+      const std::size_t blocks = threads * divide_up(count, threads * most);
+      plan_.block_tiles = divide_up(count, blocks);
+    }
+    input_stride_ = stride_of(inputs * plan_.block_tiles);
+    const std::size_t columns = plan_.is_by_channels ? plan_.group : outputs;
+    output_stride_ = stride_of(columns * plan_.block_tiles);
+    factor_stride_ = stride_of(inputs * columns);
     Layout layout;
-    factor_at_ = layout.take(kPoints * factor_.point_stride);
-    input_stride_ = stride_of(inputs * block_tiles_);
-    output_stride_ = stride_of(outputs * block_tiles_);
-    for (std::size_t t = 0; t < threads; ++t)
-      threads_at_.push_back(layout.take(kPoints * (input_stride_ + output_stride_)));
+    for (std::size_t t = 0; t < threads; ++t) {
+      const bool is_shared = t > 0;  // what one thread has for all
+      ThreadMemory memory;
+      memory.input = plan_.is_by_channels && is_shared ? memory_[0].input
+                                                       : layout.take(kPoints * input_stride_);
+      memory.factor = !plan_.is_by_channels && is_shared ? memory_[0].factor
+                                                         : layout.take(kPoints * factor_stride_);
+      memory.output = layout.take(kPoints * output_stride_);
+      memory_.push_back(memory);
+    }
     bytes_ = layout.bytes();
   }
 
   void run(std::span<void* const> data, std::byte* scratch) override {
-    const Images x = images_of(x_, data[0]), y = images_of(y_, data[2]);
-    Factor factor = factor_;
-    factor.data = floats_at(scratch, factor_at_);
-    parallel_for(device_, factor.columns / kBlock, [&](std::size_t i) {
-      (is_backward_ ? loops_.backward_weights : loops_.forward_weights)(
-          static_cast<const float*>(data[1]), factor, i, i + 1);
-    });
-    // One body for each thread, which takes every so many-th block.
-    const std::size_t threads = threads_at_.size();
-    parallel_for(device_, threads, [&](std::size_t thread) {
-      float* own = floats_at(scratch, threads_at_[thread]);
-      const Points input{own, block_tiles_, input_stride_},
-          output{own + kPoints * input_stride_, block_tiles_, output_stride_};
-      for (std::size_t first = thread * block_tiles_; first < count_;
-           first += threads * block_tiles_) {
-        const Range range{first, 0, std::min(block_tiles_, count_ - first)};
-        loops_.input_tiles(x, tiles_, range, input);
-        for (std::size_t point = 0; point < kPoints; ++point)
-          loops_.multiply(input, range.end, factor, point, output);
-        loops_.output_tiles(output, tiles_, range, y);
-      }
-    });
+    const auto* weights = static_cast<const float*>(data[1]);
+    const Images x = images_of(plan_.x, data[0]), y = images_of(plan_.y, data[2]);
+    plan_.is_by_channels ? run_by_channels(x, weights, y, scratch)
+                         : run_by_tiles(x, weights, y, scratch);
   }
   [[nodiscard]] std::size_t scratch_bytes() const override { return bytes_; }
 
  private:
+  struct ThreadMemory {
+    std::size_t input, factor, output;  // bytes from the begin of the scratch memory
+  };
+
+  [[nodiscard]] Points input_points(std::size_t thread, std::byte* scratch) const {
+    return {floats_at(scratch, memory_[thread].input), plan_.block_tiles, input_stride_};
+  }
+  [[nodiscard]] Points output_points(std::size_t thread, std::byte* scratch) const {
+    return {floats_at(scratch, memory_[thread].output), plan_.block_tiles, output_stride_};
+  }
+  void transform_weights(const float* weights, std::size_t first, const Factor& to) const {
+    if (is_backward_) {
+      loops_.backward_weights(weights, plan_.y.shape.c, first, to);
+    } else {
+      loops_.forward_weights(weights, first, to);
+    }
+  }
+
+  void run_by_tiles(const Images& x, const float* weights, const Images& y,
+                    std::byte* scratch) const {
+    const std::size_t group = plan_.group;
+    const Factor factor{floats_at(scratch, memory_[0].factor), x.channels, y.channels, group,
+                        factor_stride_};
+    parallel_for(device_, y.channels / group, [&](std::size_t i) {
+      Factor part = factor;
+      part.data += i * group * factor.rows;
+      part.columns = group;
+      transform_weights(weights, i * group, part);
+    });
+    // One body for each thread, which takes every so many-th block.
+    parallel_for(device_, memory_.size(), [&](std::size_t thread) {
+      const Points input = input_points(thread, scratch), output = output_points(thread, scratch);
+      const std::size_t step = memory_.size() * plan_.block_tiles;
+      for (std::size_t first = thread * plan_.block_tiles; first < plan_.count; first += step) {
+        const Range range{first, 0, std::min(plan_.block_tiles, plan_.count - first)};
+        loops_.input_tiles(x, plan_.tiles, range, input);
+        for (std::size_t point = 0; point < kPoints; ++point)
+          loops_.multiply(input, range.end, factor, point, output);
+        loops_.output_tiles(output, plan_.tiles, range, y, 0, y.channels);
+      }
+    });
+  }
+  void run_by_channels(const Images& x, const float* weights, const Images& y,
+                       std::byte* scratch) const {
+    const std::size_t threads = memory_.size(), count = plan_.count;
+    const Points input = input_points(0, scratch);
+    parallel_for(device_, threads, [&](std::size_t i) {
+      loops_.input_tiles(x, plan_.tiles, {0, count * i / threads, count * (i + 1) / threads},
+                         input);
+    });
+    parallel_for(device_, threads, [&](std::size_t thread) {
+      const Factor factor{floats_at(scratch, memory_[thread].factor), x.channels, plan_.group,
+                          plan_.group, factor_stride_};
+      const Points output = output_points(thread, scratch);
+      for (std::size_t first = thread * plan_.group; first < y.channels;
+           first += threads * plan_.group) {
+        transform_weights(weights, first, factor);
+        for (std::size_t point = 0; point < kPoints; ++point)
+          loops_.multiply(input, count, factor, point, output);
+        loops_.output_tiles(output, plan_.tiles, {0, 0, count}, y, first, plan_.group);
+      }
+    });
+  }
+
   const CpuDevice& device_;
   const Loops& loops_;
-  TensorDesc x_, y_;
+  Plan plan_;
   bool is_backward_;
-  Tiles tiles_{};
-  std::size_t count_ = 0, block_tiles_ = 0;  // tiles, and tiles of a block
-  Factor factor_{};                          // without its data
-  std::size_t factor_at_ = 0, input_stride_ = 0, output_stride_ = 0, bytes_ = 0;
-  std::vector<std::size_t> threads_at_;
+  std::size_t input_stride_ = 0, output_stride_ = 0, factor_stride_ = 0, bytes_ = 0;
+  std::vector<ThreadMemory> memory_;  // by thread
 };
 
 class WeightsPass final : public ConvolutionPass {
  public:
   WeightsPass(const CpuDevice& device, const Conv2dDesc& desc)
-      : device_(device), loops_(loops_for(device)), x_(desc.x), y_(desc.y) {
-    tiles_ = {divide_up(y_.shape.h, 4), divide_up(y_.shape.w, 4),
-              static_cast<std::ptrdiff_t>(desc.padding.h),
-              static_cast<std::ptrdiff_t>(desc.padding.w)};
-    count_ = y_.shape.n * tiles_.rows * tiles_.columns;
-    block_tiles_ = std::min(kGradientTiles, count_);
-    const std::size_t inputs = x_.shape.c, outputs = y_.shape.c;
-    input_stride_ = stride_of(inputs * block_tiles_);
-    gradient_stride_ = stride_of(outputs * block_tiles_);
+      : device_(device), loops_(loops_for(device)), plan_(loops_, desc.x, desc.y, desc.padding) {
+    plan_.block_tiles = std::min(kGradientTiles, plan_.count);
+    const std::size_t inputs = plan_.x.shape.c, outputs = plan_.y.shape.c;
+    input_stride_ = stride_of(inputs * plan_.block_tiles);
+    gradient_stride_ = stride_of(outputs * plan_.block_tiles);
     sums_stride_ = stride_of(inputs * outputs);
     Layout layout;
     input_at_ = layout.take(kPoints * input_stride_);
@@ -162,17 +227,17 @@ class WeightsPass final : public ConvolutionPass {
   }
 
   void run(std::span<void* const> data, std::byte* scratch) override {
-    const Images x = images_of(x_, data[0]), dy = images_of(y_, data[1]);
-    const Points input{floats_at(scratch, input_at_), block_tiles_, input_stride_};
-    const Points gradient{floats_at(scratch, gradient_at_), block_tiles_, gradient_stride_};
+    const Images x = images_of(plan_.x, data[0]), dy = images_of(plan_.y, data[1]);
+    const Points input{floats_at(scratch, input_at_), plan_.block_tiles, input_stride_};
+    const Points gradient{floats_at(scratch, gradient_at_), plan_.block_tiles, gradient_stride_};
     float* sums = floats_at(scratch, sums_at_);
     const auto pieces = static_cast<std::size_t>(device_.threads());
-    for (std::size_t first = 0; first < count_; first += block_tiles_) {
-      const std::size_t tiles = std::min(block_tiles_, count_ - first);
+    for (std::size_t first = 0; first < plan_.count; first += plan_.block_tiles) {
+      const std::size_t tiles = std::min(plan_.block_tiles, plan_.count - first);
       parallel_for(device_, pieces, [&](std::size_t i) {
         const Range range{first, tiles * i / pieces, tiles * (i + 1) / pieces};
-        loops_.input_tiles(x, tiles_, range, input);
-        loops_.gradient_tiles(dy, tiles_, range, gradient);
+        loops_.input_tiles(x, plan_.tiles, range, input);
+        loops_.gradient_tiles(dy, plan_.tiles, range, gradient);
       });
       parallel_for(device_, kPoints, [&](std::size_t point) {
         loops_.accumulate(gradient, input, tiles, point, dy.channels, x.channels, first == 0,
@@ -180,8 +245,9 @@ class WeightsPass final : public ConvolutionPass {
       });
     }
     parallel_for(device_, dy.channels / kBlock, [&](std::size_t i) {
-      loops_.weight_gradient(sums, sums_stride_, x.channels, i * kBlock, (i + 1) * kBlock,
-                             static_cast<float*>(data[2]));
+      const std::size_t k = i * kBlock;
+      loops_.weight_gradient(sums + k * x.channels, sums_stride_, x.channels, kBlock,
+                             static_cast<float*>(data[2]) + k * 9 * x.channels);
     });
   }
   [[nodiscard]] std::size_t scratch_bytes() const override { return bytes_; }
@@ -189,9 +255,7 @@ class WeightsPass final : public ConvolutionPass {
  private:
   const CpuDevice& device_;
   const Loops& loops_;
-  TensorDesc x_, y_;
-  Tiles tiles_{};
-  std::size_t count_ = 0, block_tiles_ = 0;
+  Plan plan_;
   std::size_t input_stride_ = 0, gradient_stride_ = 0, sums_stride_ = 0;
   std::size_t input_at_ = 0, gradient_at_ = 0, sums_at_ = 0, bytes_ = 0;
 };

@@ -220,22 +220,23 @@ void gradient_tiles(const Images& dy, const Tiles& tiles, const Range& range, co
 }
 
 template <class T>
-void output_tiles_of(const Points& from, const Tiles& tiles, const Range& range, const Images& y) {
+void output_tiles_of(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
+                     std::size_t first, std::size_t channels) {
   for (std::size_t t = range.begin; t < range.end; ++t) {
     const Place at = place_of(tiles, range.first + t);
     const std::size_t row = static_cast<std::size_t>(at.row),
                       column = static_cast<std::size_t>(at.column);
     const std::size_t rows = y.height - row < 4 ? y.height - row : 4;
     const std::size_t columns = y.width - column < 4 ? y.width - column : 4;
-    for (std::size_t k = 0; k < y.channels; k += kWidth) {
+    for (std::size_t k = 0; k < channels; k += kWidth) {
       const float* points = values_at(from, k, t);
       Floats m[6], half[24], values[4];
       for (std::size_t j = 0; j < 6; ++j) {
         for (std::size_t i = 0; i < 6; ++i) m[i] = load(points + (6 * i + j) * from.point_stride);
         output_values<1, 6>(m, half + j);
       }
-      T* to =
-          static_cast<T*>(y.data) + offset_of(y, at.image, k) + (row * y.width + column) * y.block;
+      T* to = static_cast<T*>(y.data) + offset_of(y, at.image, first + k) +
+              (row * y.width + column) * y.block;
       for (std::size_t i = 0; i < rows; ++i) {
         output_values<1, 1>(half + 6 * i, values);
         for (std::size_t j = 0; j < columns; ++j)
@@ -244,9 +245,10 @@ void output_tiles_of(const Points& from, const Tiles& tiles, const Range& range,
     }
   }
 }
-void output_tiles(const Points& from, const Tiles& tiles, const Range& range, const Images& y) {
-  y.type == DataType::f32 ? output_tiles_of<float>(from, tiles, range, y)
-                          : output_tiles_of<bf16>(from, tiles, range, y);
+void output_tiles(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
+                  std::size_t first, std::size_t channels) {
+  y.type == DataType::f32 ? output_tiles_of<float>(from, tiles, range, y, first, channels)
+                          : output_tiles_of<bf16>(from, tiles, range, y, first, channels);
 }
 
 // --- Weights
@@ -288,16 +290,16 @@ DP_INLINE void transpose(Floats* rows) {
   }
 }
 
-void forward_weights(const float* weights, const Factor& to, std::size_t begin, std::size_t end) {
+void forward_weights(const float* weights, std::size_t first, const Factor& to) {
   const std::size_t inputs = to.rows;
   Floats vectors[kBlock / kWidth][9][kWidth];  // of outputs, for each input of a vector
-  for (std::size_t k = begin * kBlock; k < end * kBlock; k += kBlock) {
+  for (std::size_t k = 0; k < to.columns; k += kBlock) {
     for (std::size_t c = 0; c < inputs; c += kWidth) {
       for (std::size_t part = 0; part < kBlock / kWidth; ++part) {
         for (std::size_t rs = 0; rs < 9; ++rs) {
           Floats* lines = vectors[part][rs];
-          for (std::size_t o = 0; o < kWidth; ++o)
-            lines[o] = load(weights + ((k + part * kWidth + o) * 9 + rs) * inputs + c);
+          const float* from = weights + ((first + k + part * kWidth) * 9 + rs) * inputs + c;
+          for (std::size_t o = 0; o < kWidth; ++o) lines[o] = load(from + o * 9 * inputs);
           transpose(lines);
         }
       }
@@ -310,22 +312,22 @@ void forward_weights(const float* weights, const Factor& to, std::size_t begin, 
     }
   }
 }
-void backward_weights(const float* weights, const Factor& to, std::size_t begin, std::size_t end) {
-  const std::size_t inputs = to.columns;
-  for (std::size_t block = begin * kBlock; block < end * kBlock; block += kBlock) {
+void backward_weights(const float* weights, std::size_t inputs, std::size_t first,
+                      const Factor& to) {
+  for (std::size_t block = 0; block < to.columns; block += kBlock) {
     for (std::size_t k = 0; k < to.rows; ++k) {
       for (std::size_t c = block; c < block + kBlock; c += kWidth) {
         Floats g[9];
         for (std::size_t rs = 0; rs < 9; ++rs)
-          g[8 - rs] = load(weights + (k * 9 + rs) * inputs + c);
+          g[8 - rs] = load(weights + (k * 9 + rs) * inputs + first + c);
         store_weight_points(g, 1, values_at(to, k, c), to.point_stride);
       }
     }
   }
 }
 void weight_gradient(const float* sums, std::size_t point_stride, std::size_t inputs,
-                     std::size_t begin, std::size_t end, float* gradient) {
-  for (std::size_t k = begin; k < end; ++k) {
+                     std::size_t outputs, float* gradient) {
+  for (std::size_t k = 0; k < outputs; ++k) {
     for (std::size_t c = 0; c < inputs; c += kWidth) {
       Floats u[6], half[18], g[3];
       for (std::size_t j = 0; j < 6; ++j) {

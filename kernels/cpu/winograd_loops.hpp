@@ -54,26 +54,27 @@ struct Loops {
   // The 4 x 4 values of each tile of the output's gradient, for the gradient of the weights.
   void (*gradient_tiles)(const Images& dy, const Tiles& tiles, const Range& range,
                          const Points& to);
-  // Back to 4 x 4 values.
-  void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y);
+  // Back to 4 x 4 values: `channels` of y from `first` on, which are the first ones of the points.
+  void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
+                       std::size_t first, std::size_t channels);
 
-  // Columns [begin, end) of 16, of weights KRSC. For the forward pass rows are C and columns K; for
-  // the gradient of the input rows are K and columns C, and the kernel is rotated.
-  void (*forward_weights)(const float* weights, const Factor& to, std::size_t begin,
-                          std::size_t end);
-  void (*backward_weights)(const float* weights, const Factor& to, std::size_t begin,
-                           std::size_t end);
+  // Columns of weights KRSC from `first` on. For the forward pass rows are C and columns K; for the
+  // gradient of the input rows are K and columns C, of which there are `inputs`, and the kernel is
+  // rotated.
+  void (*forward_weights)(const float* weights, std::size_t first, const Factor& to);
+  void (*backward_weights)(const float* weights, std::size_t inputs, std::size_t first,
+                           const Factor& to);
 
   // out = left x right, of one point.
   void (*multiply)(const Points& left, std::size_t tiles, const Factor& right, std::size_t point,
                    const Points& out);
-  // sums[K][C] of one point = or += gradient^T x input.
+  // sums[outputs][inputs] = or += gradient^T x input, of one point.
   void (*accumulate)(const Points& gradient, const Points& input, std::size_t tiles,
                      std::size_t point, std::size_t outputs, std::size_t inputs, bool is_first,
                      float* sums);
-  // Rows [begin, end) of K: from sums[point][K][C] to KRSC.
+  // From sums[point][outputs][inputs] to KRSC.
   void (*weight_gradient)(const float* sums, std::size_t point_stride, std::size_t inputs,
-                          std::size_t begin, std::size_t end, float* gradient);
+                          std::size_t outputs, float* gradient);
 };
 
 [[nodiscard]] const Loops& loops();

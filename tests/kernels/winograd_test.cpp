@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(
                     WinogradCase{3, 4, 4, 48, 16}, WinogradCase{5, 1, 1, 16, 32},
                     WinogradCase{2, 2, 9, 32, 64}, WinogradCase{1, 6, 11, 16, 16, 0},
                     WinogradCase{2, 5, 6, 16, 16, 2}, WinogradCase{2, 6, 4, 16, 32, {0, 1}},
-                    WinogradCase{10, 16, 15, 16, 16}));
+                    WinogradCase{5, 8, 8, 16, 16}, WinogradCase{10, 16, 15, 16, 16}));
 
 TEST(WinogradOffer, IsForKernelsOfThreeAndBlocksOfSixteen) {
   cpu::CpuDevice device(DeviceOptions{.threads = 1, .tune = false});
