@@ -27,15 +27,14 @@ namespace winograd {
 
 namespace {
 
-// Many tiles: points of a block, of input and output together, for one thread: half of a usual
-// second-level cache or less; but tiles are as many as two rounds of the product's rows, or weights
+// With many tiles: bytes of a block's points, of input and output together, so that they stay in a
+// thread's second-level cache. A block has at least two rounds of the product's rows, or weights
 // would be read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
-// Blocks of the gradient of weights, whose sums are read and written once a block.
+// Of a block for the gradient of weights, whose sums are read and written once a block.
 constexpr std::size_t kGradientTiles = 128;
-// Tiles are few if their points have at most so many bytes, and the weights' points more.
+// Whether tiles are few: their points fit into a cache, and the weights have more.
 constexpr std::size_t kFewBytes = 3u << 20;
-
 bool are_few(std::size_t tiles, std::size_t inputs, std::size_t outputs) {
   return kPoints * sizeof(float) * tiles * inputs <= kFewBytes && tiles < outputs;
 }

@@ -164,12 +164,12 @@ DP_INLINE void for_each_patch(const Images& x, std::size_t image, std::ptrdiff_t
     if (is_inside) {
       for (std::ptrdiff_t i = 0; i < side; ++i) {
         for (std::ptrdiff_t j = 0; j < side; ++j)
-          values[i * side + j] = load(data + first + (i * width + j) * block);
+          values[i * side + j] = load(data + (first + (i * width + j) * block));
       }
     } else {
       for (std::ptrdiff_t i = top; i < bottom; ++i) {
         for (std::ptrdiff_t j = left; j < right; ++j)
-          values[i * side + j] = load(data + first + (i * width + j) * block);
+          values[i * side + j] = load(data + (first + (i * width + j) * block));
       }
     }
     body(c, values);
