@@ -31,10 +31,12 @@ for tool in aarch64-linux-gnu-g++ qemu-aarch64-static h5cc; do
 done
 mkdir -p "$1"
 folder=$(realpath "$1")
+case $folder in *[[:space:]]*) die "$folder: a folder without spaces is needed" ;; esac
 root=$folder/root triple=aarch64-linux-gnu
 
 if [ ! -e "$root/complete" ]; then
   mkdir -p "$folder"/apt/{lists/partial,archives/partial}
+  rm -f "$folder"/apt/archives/*.deb
   : >"$folder/apt/status" # nothing is installed: everything down to libc is downloaded
   cat >"$folder/apt/conf" <<CONF
 APT::Architecture "arm64";
@@ -52,7 +54,7 @@ CONF
   mkdir -p "$root"/usr/{bin,sbin,lib}
   ln -s usr/bin usr/sbin usr/lib "$root/"
   for deb in "$folder"/apt/archives/*.deb; do dpkg-deb -x "$deb" "$root"; done
-  # Links that say where they lead from the top.
+  # Absolute links are redirected into the folder.
   find "$root/usr/lib/$triple" -type l -lname '/*' | while IFS= read -r link; do
     ln -sfn "$root$(readlink "$link")" "$link"
   done

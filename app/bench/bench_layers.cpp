@@ -57,9 +57,10 @@ BenchUsage usage(LayerBenchOptions& options) {
                      "how algorithms are chosen; on: by measurement; off: by a fixed rule"),
           flag_row("verbose", options.verbose,
                    "also print the device and the algorithm of every layer"),
-          flag_row("detail", options.detail,
-                   "also print every layer's time beside the processor's speed; not for GPUs, "
-                   "which run layers after they are called")}};
+          flag_row(
+              "detail", options.detail,
+              "also print every layer's time beside the processor's speed, on rank 0; CPUs only, "
+              "since a GPU runs layers after they are called")}};
 }
 
 }  // namespace
@@ -179,6 +180,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
       std::printf("  device: %s\n", device->description().c_str());
       for (const std::string& line : network->algorithms()) std::printf("  %s\n", line.c_str());
     }
+    const double peak_mb = static_cast<double>(peak_memory_bytes()) / 1e6;
     if (detail) std::fputs(detail->table(*device).c_str(), stdout);
     std::printf(
         "dptrain %s batch %zu %s %s threads %d ranks %d: %.1f images/s "
@@ -187,8 +189,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
         options.model.c_str(), batch, precision.c_str(),
         device->kind() == DeviceKind::cuda ? "cuda" : "cpu", device->threads(), comm.size(),
         images_per_s, median(forward) * 1e3, median(backward) * 1e3, median(optimizer) * 1e3,
-        static_cast<double>(peak_memory_bytes()) / 1e6,
-        static_cast<double>(network->arena_bytes()) / 1e6);
+        peak_mb, static_cast<double>(network->arena_bytes()) / 1e6);
   }
 }
 

@@ -6,13 +6,14 @@
 #include <functional>
 #include <numeric>
 
+#include "kernels/base/error.hpp"
 #include "kernels/conv2d.hpp"
 
 namespace dp {
 
 namespace {
 
-// Floating-point operations a second of a convolution that any library computes as fast as it can.
+// Operations a second of a 1x1 convolution of 512 channels, the yardstick of the table.
 double fast_flops_per_s(Device& device) {
   constexpr std::size_t kChannels = 512;
   constexpr int kTimes = 6;
@@ -36,7 +37,7 @@ double fast_flops_per_s(Device& device) {
   return 2.0 * static_cast<double>(shape.elements()) * kChannels / seconds;
 }
 
-// A cell of the table: "-" where nothing was computed that counts.
+// A cell of the table: "-" if the layer has no products to count.
 std::string speed(double flops, double seconds, double peak) {
   if (flops == 0 || seconds == 0) return fmt::format("{:>8} {:>6}", "-", "-");
   return fmt::format("{:8.1f} {:5.0f} %", flops / seconds * 1e-9, 100 * flops / seconds / peak);
@@ -73,6 +74,7 @@ LayerDetail::LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t
 }
 
 std::string LayerDetail::table(Device& device) {
+  DP_ASSERT(track_.left_out() == 0, "{} slices", track_.left_out());
   for (const TraceEvent& event : track_.events()) {
     const double seconds = 1e-9 * static_cast<double>(event.end_ns - event.begin_ns);
     if (event.kind == TraceKind::layer_forward) rows_[event.id].forward_s += seconds;
@@ -100,9 +102,10 @@ std::string LayerDetail::table(Device& device) {
   }
   line(all);
   return text + fmt::format(
-                    "  100 %: a 1x1 convolution of 512 channels, {:.0f} GFLOP/s here. Winograd "
-                    "takes a quarter of the operations\n"
-                    "  that are counted, and exceeds it.\n",
+                    "  100 %: a 1x1 convolution of 512 channels, {:.0f} GFLOP/s here. Operations "
+                    "are those of a direct\n"
+                    "  convolution; Winograd does a quarter of the multiplications, so it can "
+                    "exceed 100 %.\n",
                     peak * 1e-9);
 }
 

@@ -27,7 +27,7 @@ const char* name_of(Direction d) {
   return d == Direction::forward ? "forward" : d == Direction::backward_data ? "data" : "weights";
 }
 
-// Null where oneDNN has no implementation.
+// Null if oneDNN has no implementation.
 Pass make_onednn(CpuDevice& device, const Conv2dDesc& desc, Direction direction, bool is_any) {
   try {
     return make_onednn_pass(device, desc, direction, is_any);

@@ -32,8 +32,9 @@ class ConvolutionPass {
                                                                 const Conv2dDesc& desc,
                                                                 Direction direction, bool is_any);
 
-// Winograd's F(4x4, 3x3) (winograd.cpp). Null unless the kernel is 3x3 with stride 1 and channels
-// are multiples of 16.
+// Winograd's F(4x4, 3x3) (winograd.cpp). Null unless the kernel is 3x3, the stride 1, the padding
+// at most 2, both numbers of channels multiples of 16, both channel blocks multiples of a vector,
+// and the batch not empty.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_winograd_pass(CpuDevice& device,
                                                                   const Conv2dDesc& desc,
                                                                   Direction direction);

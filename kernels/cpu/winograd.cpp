@@ -6,14 +6,13 @@
 // over channels, and transformed back. Points stand for the values of polynomials at 0, 3/4, -3/4,
 // 3/2, -3/2 and infinity in both dimensions.
 //
-//   forward, input   with many tiles, threads take blocks of them, and transform, multiply and
-//                    transform back what stays in their cache. With few, such as those of small
-//                    images, the weights are what is large: threads take groups of output channels,
-//                    whose weights' points stay in their cache.
-//   weights          threads transform a block of tiles together, and then take points of its
-//                    product; sums over all blocks are transformed back at the end
+//   forward, input   If there are many tiles, each thread takes blocks of tiles that fit into its
+//                    cache. If there are few (small images), each thread takes groups of output
+//                    channels, so that their weights stay in its cache.
+//   weights          Threads transform a block of tiles together, and then take points of its
+//                    product. Sums over all blocks are transformed back at the end.
 //
-// Each sum is made in one order, so that the number of threads changes no bit.
+// The order of each sum is fixed: results do not depend on the number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -27,13 +26,15 @@ namespace winograd {
 
 namespace {
 
-// With many tiles: bytes of a block's points, of input and output together, so that they stay in a
-// thread's second-level cache. A block has at least two rounds of the product's rows, or weights
-// would be read too often.
+// A thread's block of tiles: the points of its input and output together take at most kBlockBytes
+// (measured with 2 MiB of second-level cache, where 0.4 to 1.2 MB gave the same within 5 %). A
+// block has at least 24 tiles, two rounds of the AVX-512 product's 12 rows, so that weights are not
+// read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
 // Of a block for the gradient of weights, whose sums are read and written once a block.
 constexpr std::size_t kGradientTiles = 128;
-// Whether tiles are few: their points fit into a cache, and the weights have more.
+// Tiles are few if their points fit into this many bytes and there are fewer tiles than output
+// channels.
 constexpr std::size_t kFewBytes = 3u << 20;
 bool are_few(std::size_t tiles, std::size_t inputs, std::size_t outputs) {
   return kPoints * sizeof(float) * tiles * inputs <= kFewBytes && tiles < outputs;
@@ -72,21 +73,16 @@ Images images_of(const TensorDesc& desc, void* data) {
   return {data, desc.type, desc.shape.c, desc.channel_block, desc.shape.h, desc.shape.w};
 }
 
-// How the scratch memory and tiles are divided, for all directions: x is what is transformed first.
+// How a convolution is divided into tiles: x is what is transformed first.
 struct Plan {
   TensorDesc x, y;
   Tiles tiles{};
   std::size_t count = 0, block_tiles = 0;  // tiles, and tiles of a block
-  std::size_t group = 0;                   // output channels that are multiplied together
-  bool is_by_channels = false;             // few tiles
 
-  Plan(const Loops& loops, const TensorDesc& x_desc, const TensorDesc& y_desc, Extent padding)
-      : x(x_desc), y(y_desc) {
+  Plan(const TensorDesc& x_desc, const TensorDesc& y_desc, Extent padding) : x(x_desc), y(y_desc) {
     tiles = {divide_up(y.shape.h, 4), divide_up(y.shape.w, 4),
              static_cast<std::ptrdiff_t>(padding.h), static_cast<std::ptrdiff_t>(padding.w)};
     count = y.shape.n * tiles.rows * tiles.columns;
-    group = y.shape.c % loops.most_group == 0 ? loops.most_group : kBlock;
-    is_by_channels = are_few(count, x.shape.c, y.shape.c);
   }
 };
 
@@ -96,32 +92,34 @@ class TilesPass final : public ConvolutionPass {
   TilesPass(const CpuDevice& device, const Conv2dDesc& desc, bool is_backward)
       : device_(device),
         loops_(loops_for(device)),
-        plan_(is_backward ? Plan(loops_, desc.y, desc.x, {2 - desc.padding.h, 2 - desc.padding.w})
-                          : Plan(loops_, desc.x, desc.y, desc.padding)),
+        plan_(is_backward ? Plan(desc.y, desc.x, {2 - desc.padding.h, 2 - desc.padding.w})
+                          : Plan(desc.x, desc.y, desc.padding)),
         is_backward_(is_backward) {
     const std::size_t inputs = plan_.x.shape.c, outputs = plan_.y.shape.c, count = plan_.count;
     const auto threads = static_cast<std::size_t>(device.threads());
-    if (plan_.is_by_channels) {
+    group_ = outputs % loops_.most_group == 0 ? loops_.most_group : kBlock;
+    is_by_channels_ = are_few(count, inputs, outputs);
+    if (is_by_channels_) {
       plan_.block_tiles = count;
     } else {
       const std::size_t fit = kBlockBytes / (kPoints * sizeof(float) * (inputs + outputs));
       const std::size_t most = std::clamp(fit, kLeastTiles, kMostTiles);
-      // Blocks of one size, and as many for each thread.
+      // Equal blocks, the same number for each thread.
       const std::size_t blocks = threads * divide_up(count, threads * most);
       plan_.block_tiles = divide_up(count, blocks);
     }
     input_stride_ = stride_of(inputs * plan_.block_tiles);
-    const std::size_t columns = plan_.is_by_channels ? plan_.group : outputs;
+    const std::size_t columns = is_by_channels_ ? group_ : outputs;
     output_stride_ = stride_of(columns * plan_.block_tiles);
     factor_stride_ = stride_of(inputs * columns);
     Layout layout;
     for (std::size_t t = 0; t < threads; ++t) {
-      const bool is_shared = t > 0;  // what one thread has for all
+      const bool is_shared = t > 0;  // thread 0's memory serves all threads
       ThreadMemory memory;
-      memory.input = plan_.is_by_channels && is_shared ? memory_[0].input
-                                                       : layout.take(kPoints * input_stride_);
-      memory.factor = !plan_.is_by_channels && is_shared ? memory_[0].factor
-                                                         : layout.take(kPoints * factor_stride_);
+      memory.input =
+          is_by_channels_ && is_shared ? memory_[0].input : layout.take(kPoints * input_stride_);
+      memory.factor =
+          !is_by_channels_ && is_shared ? memory_[0].factor : layout.take(kPoints * factor_stride_);
       memory.output = layout.take(kPoints * output_stride_);
       memory_.push_back(memory);
     }
@@ -131,14 +129,17 @@ class TilesPass final : public ConvolutionPass {
   void run(std::span<void* const> data, std::byte* scratch) override {
     const auto* weights = static_cast<const float*>(data[1]);
     const Images x = images_of(plan_.x, data[0]), y = images_of(plan_.y, data[2]);
-    plan_.is_by_channels ? run_by_channels(x, weights, y, scratch)
-                         : run_by_tiles(x, weights, y, scratch);
+    if (is_by_channels_) {
+      run_by_channels(x, weights, y, scratch);
+    } else {
+      run_by_tiles(x, weights, y, scratch);
+    }
   }
   [[nodiscard]] std::size_t scratch_bytes() const override { return bytes_; }
 
  private:
   struct ThreadMemory {
-    std::size_t input, factor, output;  // bytes from the begin of the scratch memory
+    std::size_t input, factor, output;  // bytes from the start of the scratch memory
   };
 
   [[nodiscard]] Points input_points(std::size_t thread, std::byte* scratch) const {
@@ -157,16 +158,15 @@ class TilesPass final : public ConvolutionPass {
 
   void run_by_tiles(const Images& x, const float* weights, const Images& y,
                     std::byte* scratch) const {
-    const std::size_t group = plan_.group;
-    const Factor factor{floats_at(scratch, memory_[0].factor), x.channels, y.channels, group,
+    const Factor factor{floats_at(scratch, memory_[0].factor), x.channels, y.channels, group_,
                         factor_stride_};
-    parallel_for(device_, y.channels / group, [&](std::size_t i) {
+    parallel_for(device_, y.channels / group_, [&](std::size_t i) {
       Factor part = factor;
-      part.data += i * group * factor.rows;
-      part.columns = group;
-      transform_weights(weights, i * group, part);
+      part.data += i * group_ * factor.rows;
+      part.columns = group_;
+      transform_weights(weights, i * group_, part);
     });
-    // One body for each thread, which takes every so many-th block.
+    // Thread t takes blocks t, t + threads, t + 2 threads, ...
     parallel_for(device_, memory_.size(), [&](std::size_t thread) {
       const Points input = input_points(thread, scratch), output = output_points(thread, scratch);
       const std::size_t step = memory_.size() * plan_.block_tiles;
@@ -188,15 +188,14 @@ class TilesPass final : public ConvolutionPass {
                          input);
     });
     parallel_for(device_, threads, [&](std::size_t thread) {
-      const Factor factor{floats_at(scratch, memory_[thread].factor), x.channels, plan_.group,
-                          plan_.group, factor_stride_};
+      const Factor factor{floats_at(scratch, memory_[thread].factor), x.channels, group_, group_,
+                          factor_stride_};
       const Points output = output_points(thread, scratch);
-      for (std::size_t first = thread * plan_.group; first < y.channels;
-           first += threads * plan_.group) {
+      for (std::size_t first = thread * group_; first < y.channels; first += threads * group_) {
         transform_weights(weights, first, factor);
         for (std::size_t point = 0; point < kPoints; ++point)
           loops_.multiply(input, count, factor, point, output);
-        loops_.output_tiles(output, plan_.tiles, {0, 0, count}, y, first, plan_.group);
+        loops_.output_tiles(output, plan_.tiles, {0, 0, count}, y, first, group_);
       }
     });
   }
@@ -204,7 +203,8 @@ class TilesPass final : public ConvolutionPass {
   const CpuDevice& device_;
   const Loops& loops_;
   Plan plan_;
-  bool is_backward_;
+  bool is_backward_, is_by_channels_ = false;
+  std::size_t group_ = 0;  // output channels that are multiplied together
   std::size_t input_stride_ = 0, output_stride_ = 0, factor_stride_ = 0, bytes_ = 0;
   std::vector<ThreadMemory> memory_;  // by thread
 };
@@ -212,7 +212,7 @@ class TilesPass final : public ConvolutionPass {
 class WeightsPass final : public ConvolutionPass {
  public:
   WeightsPass(const CpuDevice& device, const Conv2dDesc& desc)
-      : device_(device), loops_(loops_for(device)), plan_(loops_, desc.x, desc.y, desc.padding) {
+      : device_(device), loops_(loops_for(device)), plan_(desc.x, desc.y, desc.padding) {
     plan_.block_tiles = std::min(kGradientTiles, plan_.count);
     const std::size_t inputs = plan_.x.shape.c, outputs = plan_.y.shape.c;
     input_stride_ = stride_of(inputs * plan_.block_tiles);

@@ -1,7 +1,7 @@
-// The loops for the vectors that a source is compiled for: 16 floats with AVX-512, 8 with AVX2,
-// else 4 (NEON). Included by winograd.cpp and winograd_avx512.cpp. All is in an unnamed namespace,
-// and nothing of the standard library that has code is used: a function compiled for AVX-512 must
-// not take the place of the same one elsewhere.
+// Winograd's loops for the vectors that a source is compiled for: 16 floats with AVX-512, 8 with
+// AVX2, else 4 (NEON). winograd_base.cpp and winograd_avx512.cpp include this file. Everything is
+// in an unnamed namespace, and no function of the standard library is called: otherwise the linker
+// could keep the AVX-512 copy of a shared function for the whole program.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace {
 
 #define DP_INLINE inline __attribute__((always_inline))
 
-#if defined(__AVX512F__)
+#if defined(DP_WINOGRAD_AVX512)
 constexpr std::size_t kWidth = 16, kMostGroup = 32, kMostRows = 12;
 #elif defined(__AVX2__)
 constexpr std::size_t kWidth = 8, kMostGroup = 16, kMostRows = 6;
@@ -38,7 +38,7 @@ DP_INLINE Floats load(const bf16* from) {
   return reinterpret_cast<Floats>(bits);
 }
 DP_INLINE void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof(value)); }
-// To nearest, ties to even, as in vector.hpp.
+// To nearest, ties to even, as store<bf16> in parallel.hpp.
 DP_INLINE void store(bf16* to, Floats value) {
   const Bits bits = reinterpret_cast<Bits>(value);
   const Bits rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -48,14 +48,14 @@ DP_INLINE void store(bf16* to, Floats value) {
   __builtin_memcpy(to, &halves, sizeof(halves));
 }
 
-// --- Transforms (Lavin and Gray 2015, sections 4.1 and 4.3), with the points 0, a, -a, b, -b and
-// infinity ------------- These two are short binary fractions, as are their squares, and the error
-// is half of that with 1 and 2 (winograd_test.cpp derives a bound).
+// Transforms (Lavin and Gray 2015, sections 4.1 and 4.3) for the points 0, a, -a, b, -b and
+// infinity. a = 3/4, b = 3/2 and their squares are exact in fp32, and the error is half of that
+// with 1 and 2 (winograd_test.cpp derives a bound).
 constexpr float a1 = 0.75f, a2 = a1 * a1, a3 = a2 * a1, b1 = 1.5f, b2 = b1 * b1, b3 = b2 * b1;
 // 1 / product of a point's distances from the others.
 constexpr float n0 = 1 / (a2 * b2), na = 1 / (2 * a2 * (a2 - b2)), nb = 1 / (2 * b2 * (b2 - a2));
 
-// B^T: six values of an image at distance `from`, to six at distance `to`.
+// B^T: six values of an image, kFrom vectors apart, to six that are kTo apart.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void image_points(const Floats* x, Floats* v) {
   const Floats x0 = x[0], x1 = x[kFrom], x2 = x[2 * kFrom], x3 = x[3 * kFrom], x4 = x[4 * kFrom],
@@ -115,9 +115,9 @@ DP_INLINE void weight_values(const Floats* u, Floats* g) {
   g[2 * kTo] = (na * a2) * sum_a + ((nb * b2) * sum_b + u[5 * kFrom]);
 }
 
-// --- Tiles of activations
-// -------------------------------------------------------------------------- Where a tile's values
-// begin, in the output.
+// Tiles of activations.
+
+// Where the values of a tile begin in the output.
 struct Place {
   std::size_t image;
   std::ptrdiff_t row, column;
@@ -127,7 +127,7 @@ DP_INLINE Place place_of(const Tiles& tiles, std::size_t tile) {
   return {tile / of_image, static_cast<std::ptrdiff_t>(in_image / tiles.columns * 4),
           static_cast<std::ptrdiff_t>(in_image % tiles.columns * 4)};
 }
-// Of the first pixel of an image.
+// Offset of an image's first pixel in this channel.
 DP_INLINE std::size_t offset_of(const Images& x, std::size_t image, std::size_t channel) {
   return (image * (x.channels / x.block) + channel / x.block) * x.height * x.width * x.block +
          channel % x.block;
@@ -157,7 +157,8 @@ DP_INLINE void for_each_patch(const Images& x, std::size_t image, std::ptrdiff_t
   const bool is_inside = top == 0 && bottom == side && left == 0 && right == side;
   Floats values[kSide * kSide] = {};
   for (std::size_t c = 0; c < x.channels; c += kWidth) {
-    // Of a pixel that may lie outside: a number, since a pointer there must not be made.
+    // An offset, because the pixel may lie outside of the image, where a pointer would be
+    // undefined.
     const std::ptrdiff_t first =
         static_cast<std::ptrdiff_t>(offset_of(x, image, c)) + (row * width + column) * block;
     const T* data = static_cast<const T*>(x.data);
@@ -195,8 +196,11 @@ void input_tiles_of(const Images& x, const Tiles& tiles, const Range& range, con
   }
 }
 void input_tiles(const Images& x, const Tiles& tiles, const Range& range, const Points& to) {
-  x.type == DataType::f32 ? input_tiles_of<float>(x, tiles, range, to)
-                          : input_tiles_of<bf16>(x, tiles, range, to);
+  if (x.type == DataType::f32) {
+    input_tiles_of<float>(x, tiles, range, to);
+  } else {
+    input_tiles_of<bf16>(x, tiles, range, to);
+  }
 }
 
 template <class T>
@@ -215,8 +219,11 @@ void gradient_tiles_of(const Images& dy, const Tiles& tiles, const Range& range,
   }
 }
 void gradient_tiles(const Images& dy, const Tiles& tiles, const Range& range, const Points& to) {
-  dy.type == DataType::f32 ? gradient_tiles_of<float>(dy, tiles, range, to)
-                           : gradient_tiles_of<bf16>(dy, tiles, range, to);
+  if (dy.type == DataType::f32) {
+    gradient_tiles_of<float>(dy, tiles, range, to);
+  } else {
+    gradient_tiles_of<bf16>(dy, tiles, range, to);
+  }
 }
 
 template <class T>
@@ -247,12 +254,15 @@ void output_tiles_of(const Points& from, const Tiles& tiles, const Range& range,
 }
 void output_tiles(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
                   std::size_t first, std::size_t channels) {
-  y.type == DataType::f32 ? output_tiles_of<float>(from, tiles, range, y, first, channels)
-                          : output_tiles_of<bf16>(from, tiles, range, y, first, channels);
+  if (y.type == DataType::f32) {
+    output_tiles_of<float>(from, tiles, range, y, first, channels);
+  } else {
+    output_tiles_of<bf16>(from, tiles, range, y, first, channels);
+  }
 }
 
-// --- Weights
-// ---------------------------------------------------------------------------------------
+// Weights.
+
 // Transforms 3 x 3 vectors, which are `apart` from each other, and stores point p at to + p *
 // stride.
 DP_INLINE void store_weight_points(const Floats* g, std::ptrdiff_t apart, float* to,
@@ -268,7 +278,7 @@ DP_INLINE void store_weight_points(const Floats* g, std::ptrdiff_t apart, float*
   }
 }
 
-// A row of two: kApart lanes of one, and as many of the other, in turn.
+// Interleaves kApart lanes of `one` with kApart lanes of `other`.
 template <std::size_t kApart, bool kIsSecond, std::size_t... kLane>
 DP_INLINE Floats mix(Floats one, Floats other, std::index_sequence<kLane...>) {
   constexpr std::size_t kMore = kIsSecond ? kApart : 0;
@@ -344,9 +354,9 @@ void weight_gradient(const float* sums, std::size_t point_stride, std::size_t in
   }
 }
 
-// --- Products
-// -------------------------------------------------------------------------------------- Sums of
-// products in registers: kRows rows times kVectors vectors.
+// Products.
+
+// Sums of products in registers: kRows rows times kVectors vectors.
 template <std::size_t kRows, std::size_t kVectors>
 struct Sums {
   Floats of[kRows][kVectors] = {};
@@ -399,7 +409,7 @@ void multiply_groups(const Points& left, std::size_t tiles, const Factor& right,
     const float* panel = right.data + point * right.point_stride + column * right.rows;
     float* to = out.data + point * out.point_stride + column / kBlock * out_block;
     for (std::size_t t = 0; t < tiles;) {
-      // What is left, divided evenly: 20 rows in twelves are two tens.
+      // Remaining rows are divided evenly: 20 rows are 10 + 10, not 12 + 8.
       const std::size_t times = (tiles - t + kMostRows - 1) / kMostRows,
                         rows = (tiles - t + times - 1) / times;
       multiply_some<kMostRows, kVectors>(rows, from + t * kBlock, left_block, panel, right.rows,

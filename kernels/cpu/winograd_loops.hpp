@@ -1,9 +1,9 @@
 // The loops of Winograd's convolution (winograd.cpp), of which there is one compilation for each
 // width of vectors.
 //
-// Of a tile, 4 x 4 values of the output, the transform has 36 points. Point p of all tiles and
-// channels is a matrix, and the convolution is a product of matrices for each p. All matrices are
-// in blocks of 16 channels.
+// A tile is 4 x 4 outputs; its transform has 36 points. Point p of all tiles and channels is a
+// matrix, and the convolution is a product of matrices for each p. All matrices are in blocks of 16
+// channels.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct Images {
   std::size_t channels, block, height, width;
 };
 
-// How the output is divided into tiles, and by how much its rows and columns lie behind the
-// input's.
+// rows, columns: tiles of an image. top, left: the padding; the input of the tile at output (h, w)
+// begins at (h - top, w - left).
 struct Tiles {
   std::size_t rows, columns;
   std::ptrdiff_t top, left;

@@ -7,9 +7,9 @@ usage() {
 Usage: tests/install/arm64.sh [--jobs N] [--train] [--beside DPTRAIN] FOLDER [REGEX [TARGET...]]
 
 Unpacks Debian's arm64 packages in FOLDER/root (experiments/arm64_root.sh), cross-builds
-the tests of codecs, exchange, options and
-our convolutions in FOLDER/build, and runs them under qemu-user.
-FOLDER is kept and can be used again. REGEX chooses tests, and TARGETs what is built.
+the tests of codecs, exchange, options and our convolutions in FOLDER/build, and runs
+them under qemu-user. FOLDER is kept and can be used again. REGEX chooses
+tests, and TARGETs what is built.
 
 Needs Debian 12 and the packages g++-aarch64-linux-gnu, qemu-user-static, cmake,
 ninja-build, libhdf5-dev and openmpi-bin, whose mpirun starts the ranks.

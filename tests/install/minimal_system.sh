@@ -1,6 +1,6 @@
 # A minimal system of Debian or Ubuntu in a folder. Sourced by scripts that have die() and the variables
-#   suite, components, mirror, keyring, architecture and cache (a folder), each of which but suite may be empty,
-#   root (the system's folder)
+#   suite and components; mirror, keyring, architecture and cache (a folder), each of which may be empty; root (the system's
+#   folder)
 # shellcheck shell=bash disable=SC2154
 
 # Starts the script again, with its words, in mount and pid namespaces, which end all mounts and processes. APART is a folder

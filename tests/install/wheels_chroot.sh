@@ -52,7 +52,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -z "$architecture" ] || grep -qs '^flags: .*F' /proc/sys/fs/binfmt_misc/qemu-aarch64 ||
+handler=/proc/sys/fs/binfmt_misc/qemu-aarch64
+[ -z "$architecture" ] || { grep -qsx enabled "$handler" && grep -qs '^flags: .*F' "$handler"; } ||
   die "needs qemu-user-static, registered: systemctl restart systemd-binfmt"
 [ ${#wheels[@]} -gt 0 ] || die "no wheels given (see --help)"
 # shellcheck source=tests/install/minimal_system.sh

@@ -131,7 +131,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
     if ((c.x_block != 0 && c.x_block != c.x.c) || (c.y_block != 0 && c.y_block != c.channels)) {
       GTEST_SKIP() << kCpuBlocks;
     }
-    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "methods of processors";
+    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "methods of CPUs";
     if (c.threads > 1) GTEST_SKIP() << "threads are the CPU's";
   } else if (c.is_tf32) {
     GTEST_SKIP() << "TF32 is the GPU's";
@@ -154,7 +154,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
     device->tuning().import_text(with_method(other->tuning().export_text(), c.method));
   }
   const auto conv = make_conv2d(*device, probe.desc);
-  // Where activations have no blocks, oneDNN has no direct convolution.
+  // If activations are NHWC, oneDNN has no direct convolution.
   const bool has_direct = device->channel_block(64) < 64;
   if (c.method == "winograd" || (c.method == "direct" && has_direct)) {
     EXPECT_EQ(conv->algorithms(),

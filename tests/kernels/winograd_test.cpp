@@ -239,14 +239,20 @@ TEST_P(Winograd, BitsDependNeitherOnThreadsNorOnOrder) {
   }
 }
 
-// Whole tiles and parts of tiles, images smaller than a tile, one block of tiles and several.
+// Whole tiles and parts of tiles, images smaller than a tile. By groups of channels:
 INSTANTIATE_TEST_SUITE_P(
-    Shapes, Winograd,
+    FewTiles, Winograd,
     testing::Values(WinogradCase{2, 8, 8, 32, 32}, WinogradCase{1, 7, 5, 16, 48},
                     WinogradCase{3, 4, 4, 48, 16}, WinogradCase{5, 1, 1, 16, 32},
                     WinogradCase{2, 2, 9, 32, 64}, WinogradCase{1, 6, 11, 16, 16, 0},
-                    WinogradCase{2, 5, 6, 16, 16, 2}, WinogradCase{2, 6, 4, 16, 32, {0, 1}},
-                    WinogradCase{5, 8, 8, 16, 16}, WinogradCase{10, 16, 15, 16, 16}));
+                    WinogradCase{2, 5, 6, 16, 16, 2}, WinogradCase{2, 6, 4, 16, 32, {0, 1}}));
+// By tiles, in one block and in several; outputs in one, two and three groups of 16 and of 32.
+INSTANTIATE_TEST_SUITE_P(ManyTiles, Winograd,
+                         testing::Values(WinogradCase{5, 8, 8, 16, 16},
+                                         WinogradCase{10, 16, 15, 16, 16},
+                                         WinogradCase{5, 16, 15, 32, 64},
+                                         WinogradCase{5, 16, 15, 16, 48},
+                                         WinogradCase{5, 16, 15, 48, 16}));
 
 TEST(WinogradOffer, IsForKernelsOfThreeAndBlocksOfSixteen) {
   cpu::CpuDevice device(DeviceOptions{.threads = 1, .tune = false});
