@@ -222,9 +222,8 @@ TEST_P(Winograd, ErrsWithinTheBound) {
           << "value " << i << ", direction " << static_cast<int>(direction);
       if (terms[i] > 0) largest = std::max(largest, std::abs(result[i] - expected[i]) / terms[i]);
     }
-    // The bound is a worst case; a transform that is not the right one is far outside of what
-    // occurs.
-    EXPECT_LE(largest, 8 * 0x1p-24);
+    // The bound is a worst case. At most 0.92 of 2^-24 was measured (AVX2 and AVX-512).
+    EXPECT_LE(largest, 2 * 0x1p-24);
   }
 }
 
