@@ -286,10 +286,11 @@ def gpu_sync_bn() -> None:
 
 
 def gpu_rounds() -> None:
-    # Both paths of a GPU have the same bits, whatever is overlapped, and learn what the CPU learns.
+    # Both paths of a GPU have the same bits, whatever is overlapped, and learn what the CPU learns: with this learning rate
+    # roundings of other convolutions change the loss by 4e-5, and q4 in place of fp32 by 2e-3.
     gpu = (*GPU, "--sync-every", "2:outer-lr=0.7,outer-momentum=0.5", "--compress", "q8", "--epochs", "1",
            "--limit-train", "12", "--limit-test", "2", "--batch-size", "2", "--check-replicas", "step", "--bucket-mb",
-           "0.1")
+           "0.1", "--lr", "0.01")
     logs = [run(2, f"{path}.h5", *gpu, "--gpu-exchange", path)["epochs"][:] for path in ("host", "device")]
     for field in ("replica_hash", "train_loss", "test_loss"):
         assert np.array_equal(logs[0][field], logs[1][field]), field
@@ -297,7 +298,7 @@ def gpu_rounds() -> None:
     assert logs[0]["exchanges"].tolist() == [2], logs[0]["exchanges"]
     cpu = run(2, "cpu.h5", *gpu, "--device", "cpu")["epochs"][:]
     assert np.array_equal(cpu["sent_bytes"], logs[0]["sent_bytes"])
-    assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
+    assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=5e-4), (cpu["train_loss"], logs[0]["train_loss"])
     # A late sum, and a rate that looks at values (ecq, coded by the host), give the same bits, too.
     for number, more in enumerate((("--sync-every", "3:delay=1", "--compress", "q4"),
                                    ("--sync-every", "2", "--compress", "ecq:bits=1"))):
@@ -306,7 +307,7 @@ def gpu_rounds() -> None:
         for field in ("replica_hash", "train_loss", "test_loss"):
             assert np.array_equal(logs[0][field], logs[1][field]), (more, field)
         cpu = run(2, f"cpu{number}.h5", *gpu, *more, "--limit-train", "20", "--device", "cpu")["epochs"][:]
-        assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (more, cpu["train_loss"], logs[0]["train_loss"])
+        assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=5e-4), (more, cpu["train_loss"], logs[0]["train_loss"])
 
 
 def rounds() -> None:
