@@ -58,7 +58,7 @@ CONF
   find "$root/usr/lib/$triple" -type l -lname '/*' | while IFS= read -r link; do
     ln -sfn "$root$(readlink "$link")" "$link"
   done
-  # What the packages' alternatives would be.
+  # Links that Debian's update-alternatives would make.
   for library in "$root/usr/lib/$triple"/openmpi/lib/*.so*; do
     [ -e "$root/usr/lib/$triple/${library##*/}" ] || ln -sfn "openmpi/lib/${library##*/}" "$root/usr/lib/$triple/${library##*/}"
   done

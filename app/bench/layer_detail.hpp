@@ -1,4 +1,4 @@
-// Where a training step's time goes, layer by layer, beside what the processor can do: dpbench
+// The time of each layer in a training step, and its GFLOP/s beside the processor's: dpbench
 // layers --detail.
 #pragma once
 

@@ -31,7 +31,7 @@ namespace {
 // block has at least 24 tiles, two rounds of the AVX-512 product's 12 rows, so that weights are not
 // read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
-// Of a block for the gradient of weights, whose sums are read and written once a block.
+// Tiles of a block for the gradient of weights: its sums are read and written once for each block.
 constexpr std::size_t kGradientTiles = 128;
 // Tiles are few if their points fit into this many bytes and there are fewer tiles than output
 // channels.

@@ -117,7 +117,7 @@ DP_INLINE void weight_values(const Floats* u, Floats* g) {
 
 // Tiles of activations.
 
-// Where the values of a tile begin in the output.
+// The first output of a tile.
 struct Place {
   std::size_t image;
   std::ptrdiff_t row, column;

@@ -131,7 +131,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
     if ((c.x_block != 0 && c.x_block != c.x.c) || (c.y_block != 0 && c.y_block != c.channels)) {
       GTEST_SKIP() << kCpuBlocks;
     }
-    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "methods of CPUs";
+    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "a GPU has other methods";
     if (c.threads > 1) GTEST_SKIP() << "threads are the CPU's";
   } else if (c.is_tf32) {
     GTEST_SKIP() << "TF32 is the GPU's";

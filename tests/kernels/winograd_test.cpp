@@ -26,17 +26,19 @@ void PrintTo(const WinogradCase& c, std::ostream* out) {
 
 // One convolution's operands, and what the reference makes of them.
 struct Probe {
+  DataType type;  // of activations
   Shape x_shape, y_shape;
   reference::ConvShape shape;
   Doubles x, w, dy;
 
-  explicit Probe(const WinogradCase& c)
-      : x_shape{c.n, c.h, c.w, c.c},
+  explicit Probe(const WinogradCase& c, DataType type_of_activations = DataType::f32)
+      : type(type_of_activations),
+        x_shape{c.n, c.h, c.w, c.c},
         y_shape(conv2d_output(x_shape, c.k, 3, 1, c.padding)),
         shape{x_shape, y_shape, 3, 1, c.padding},
-        x(random_values(x_shape.elements(), 1)),
+        x(random_values(x_shape.elements(), 1, type)),
         w(random_values(c.k * 9 * c.c, 2)),
-        dy(random_values(y_shape.elements(), 3)) {}
+        dy(random_values(y_shape.elements(), 3, type)) {}
 
   [[nodiscard]] Doubles expected(Direction direction) const {
     Doubles result(size(direction));
@@ -57,7 +59,7 @@ struct Probe {
   [[nodiscard]] Doubles run(Direction direction, int threads, bool is_nhwc = false) const {
     cpu::CpuDevice device(DeviceOptions{.threads = threads, .tune = false});
     const auto desc_of = [&](const Shape& s) {
-      return TensorDesc{s, DataType::f32, is_nhwc ? s.c : device.channel_block(s.c)};
+      return TensorDesc{s, type, is_nhwc ? s.c : device.channel_block(s.c)};
     };
     const TensorDesc x_desc = desc_of(x_shape), y_desc = desc_of(y_shape);
     const auto pass = make_winograd_pass(
@@ -235,6 +237,23 @@ TEST_P(Winograd, BitsDependNeitherOnThreadsNorOnOrder) {
     for (const int threads : {2, 3, 5})
       EXPECT_EQ(probe.run(direction, threads), result) << threads << " threads";
     EXPECT_EQ(probe.run(direction, 2, true), result) << "NHWC";
+  }
+}
+
+// The loops compute in fp32: activations in bf16 are read exactly, and results are rounded once.
+TEST_P(Winograd, RoundsActivationsInBf16Once) {
+  const Probe probe(GetParam(), DataType::bf16);
+  Probe same_values = probe;
+  same_values.type = DataType::f32;
+  for (const Direction direction : kDirections) {
+    Doubles expected = same_values.run(direction, 1);
+    ASSERT_FALSE(expected.empty());
+    if (direction != Direction::backward_weights) {
+      for (double& value : expected) {
+        value = static_cast<double>(cpu::load(cpu::store<bf16>(static_cast<float>(value))));
+      }
+    }
+    EXPECT_EQ(probe.run(direction, 1), expected);
   }
 }
 
