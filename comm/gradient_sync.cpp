@@ -33,18 +33,18 @@ bool is_long_undelivered(const CodecSpec& codec) {
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress) {
-  if (options_.adam) compare_sketches(step);
+  if (options_.adam) compare_gradients(step);
   if (governor_) order_rate(step, progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
 
-void GradientSync::compare_sketches(std::uint64_t step) {
+void GradientSync::compare_gradients(std::uint64_t step) {
   AdamVelocity* const adam = reducer_->state().adam();
   if (adam == nullptr || !AdamVelocity::compares_before(step)) return;
-  std::vector<double> sums(adam->sketches().begin(), adam->sketches().end());
-  reducer_->run([&](Communicator& comm) { comm.all_sum(sums); });
-  adam->compare(sums, AdamVelocity::steps_since_comparison(step));
+  std::vector<float> sums = adam->comparison(step);
+  reducer_->run([&](Communicator& comm) { comm.all_sum(std::span(sums)); });
+  adam->compare(sums, step);
 }
 
 void GradientSync::tensor_final(std::size_t tensor) {

@@ -156,7 +156,7 @@ class GradientSync {
   void choose_tensor_codecs(std::vector<TensorSlot>& tensors) const;
   [[nodiscard]] double take_velocities();
   void check_momentum() const;
-  void compare_sketches(std::uint64_t step);
+  void compare_gradients(std::uint64_t step);
   void order_rate(std::uint64_t step, double progress);
   [[nodiscard]] StepWatch* watch() { return governor_ ? governor_->watch() : nullptr; }
   void bucket_final(std::size_t bucket);

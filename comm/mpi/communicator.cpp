@@ -268,6 +268,8 @@ void Communicator::all_sum(std::span<std::int64_t> values) { add_in_parts(values
 
 void Communicator::all_sum(std::span<double> values) { add_in_parts(values); }
 
+void Communicator::all_sum(std::span<float> values) { add_in_parts(values); }
+
 std::int64_t Communicator::all_sum(std::int64_t value) {
   all_sum(std::span(&value, 1));
   return value;

@@ -146,6 +146,7 @@ class Communicator {
   static constexpr std::size_t kPart = 1 << 18;
   void all_sum(std::span<std::int64_t> values);
   void all_sum(std::span<double> values);
+  void all_sum(std::span<float> values);
   [[nodiscard]] std::int64_t all_sum(std::int64_t value);
   [[nodiscard]] double all_sum(double value);
   void barrier();

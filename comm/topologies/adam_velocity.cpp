@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "kernels/base/error.hpp"
@@ -50,10 +51,9 @@ RowSums sum_row(std::size_t first, std::span<const float> values) {
   return sums;
 }
 
-template <class Values>
-double square_sum(Values values) {
+double square_sum(std::span<const float> values) {
   double sum = 0.0;
-  for (const auto value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
   return sum;
 }
 
@@ -69,9 +69,7 @@ AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> ten
       sketches_(kLanes * tensors.size()),
       sum_squares_(tensors.size()),
       own_squares_(tensors.size()),
-      long_own_squares_(tensors.size()),
-      compared_steps_(tensors.size()),
-      comparisons_(tensors.size()) {
+      compared_steps_(tensors.size()) {
   std::size_t rows = 0;
   for (const TensorSlot& slot : tensors) {
     DP_ASSERT(slot.offset + slot.elements() <= elements, "tensor {} ends behind the gradient",
@@ -82,6 +80,7 @@ AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> ten
   }
   row_norms_.resize(rows);
   row_squares_.resize(rows);
+  row_others_.resize(rows);
 }
 
 void AdamVelocity::prepare(std::size_t begin, std::span<float> gradient) {
@@ -108,15 +107,7 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
   const auto size = static_cast<float>(1.0 / (1.0 - std::pow(options_.beta1, count)));
   const auto square_size = static_cast<float>(1.0 / (1.0 - std::pow(options_.beta2, count)));
   const auto epsilon = static_cast<float>(options_.epsilon);
-  const auto long_rest = static_cast<float>(long_share(1.0 / count, 1.0));
-  // s_r = of_long x the long mean - of_short x v_r: without the steps that v_r is about.
-  const double in_long = 1.0 / long_share(1.0 / count, 1.0);
-  const double in_short = (1.0 - std::pow(options_.beta2, count)) / (1.0 - options_.beta2);
-  const bool has_earlier = in_long >= 2.0 * in_short;
-  const double earlier = in_long - in_short;
-  const auto of_long = static_cast<float>(has_earlier ? in_long / earlier : 1.0);
-  const auto of_short =
-      static_cast<float>(has_earlier ? 1.0 / (1.0 - options_.beta2) / earlier : 0.0);
+  const auto long_rest = static_cast<float>(long_share(count));
   const Others of_tensor = others(t);
   std::array<double, kLanes> sketch{};
   for (std::size_t row = 0; row < tensor.rows; ++row) {
@@ -127,9 +118,9 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
       sketch[(first + lane) % kLanes] += static_cast<double>(sums.sketch[lane]);
     }
     const std::size_t place = tensor.first_row + row;
-    const auto ratio = static_cast<float>(of_tensor.base + of_tensor.of_active * activity(place));
     row_norms_[place] += long_rest * (std::sqrt(sums.squares) - row_norms_[place]);
     row_squares_[place] += long_rest * (sums.squares - row_squares_[place]);
+    const auto ratio = static_cast<float>(ratio_of(of_tensor, place));
     float* const m = velocity_.data() + tensor.begin + first;
     float* const v = square_.data() + tensor.begin + first;
     float* const s = long_square_.data() + tensor.begin + first;
@@ -139,8 +130,7 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
       m[j] = beta1 * m[j] + rest1 * g[j];
       v[j] = beta2 * v[j] + rest2 * square;
       s[j] += long_rest * (square - s[j]);
-      const float earlier_square = std::max(0.0f, of_long * s[j] - of_short * v[j]);
-      g[j] = m[j] * size / (std::sqrt(v[j] * square_size + earlier_square * ratio) + epsilon);
+      g[j] = m[j] * size / (std::sqrt(v[j] * square_size + s[j] * ratio) + epsilon);
     }
   }
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -149,11 +139,15 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
 }
 
 double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
-  const Others of_tensor = others(t);
-  return of_tensor.base + of_tensor.of_active * activity(tensors_[t].first_row + row);
+  return ratio_of(others(t), tensors_[t].first_row + row);
 }
 
-// 1 before the first step.
+double AdamVelocity::ratio_of(const Others& of_tensor, std::size_t row) const {
+  const auto own = static_cast<double>(row_squares_[row]);
+  const double of_rows = own > 0.0 ? static_cast<double>(row_others_[row]) / own : 0.0;
+  return of_tensor.of_rows * of_rows + of_tensor.of_active * activity(row);
+}
+
 double AdamVelocity::activity(std::size_t row) const {
   const auto norm = static_cast<double>(row_norms_[row]);
   const auto squares = static_cast<double>(row_squares_[row]);
@@ -162,49 +156,61 @@ double AdamVelocity::activity(std::size_t row) const {
 
 AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto ranks = static_cast<double>(options_.ranks);
-  const auto mean = static_cast<double>(long_own_squares_[t]);
   // Before the first comparison: ranks begin with about the same gradient.
-  if (!(mean > 0.0)) return {.base = ranks * ranks - 1.0};
+  if (compared_steps_[t] == 0.0f) return {.of_active = ranks * ranks - 1.0};
+  const Tensor& tensor = tensors_[t];
+  double noise = 0.0, active = 0.0;
+  for (std::size_t row = tensor.first_row; row < tensor.first_row + tensor.rows; ++row) {
+    noise += static_cast<double>(row_others_[row]);
+    active += activity(row) * static_cast<double>(row_squares_[row]);
+  }
   const double rest = 1.0 - std::pow(options_.beta2, static_cast<double>(compared_steps_[t]));
   const double all = std::max(0.0, static_cast<double>(sum_squares_[t] - own_squares_[t])) / rest;
-  const double more = all - (ranks - 1.0) * mean;
-  const Tensor& tensor = tensors_[t];
-  double active = 0.0, squares = 0.0;
-  for (std::size_t row = tensor.first_row; row < tensor.first_row + tensor.rows; ++row) {
-    active += activity(row) * static_cast<double>(row_squares_[row]);
-    squares += static_cast<double>(row_squares_[row]);
-  }
-  if (more <= 0.0 || active <= 0.0) return {.base = all / mean};
-  return {.base = ranks - 1.0, .of_active = more / mean * squares / active};
+  if (all < noise) return {.of_rows = all / noise};
+  return {.of_rows = 1.0, .of_active = active > 0.0 ? (all - noise) / active : 0.0};
 }
 
-// The share of a new value in a long mean. first: while it is a plain mean; steps: that the value
-// stands for.
-double AdamVelocity::long_share(double first, double steps) const {
-  return std::max(first, std::min(1.0, steps * (1.0 - options_.beta2) / kTimesAsLong));
+// The share of the newest of `steps` values in a long mean. While they are few it is a plain mean.
+double AdamVelocity::long_share(double steps) const {
+  return std::max(1.0 / steps, (1.0 - options_.beta2) / kTimesAsLong);
 }
 
 bool AdamVelocity::compares_before(std::uint64_t step) {
   return step > 0 && (step <= kFirstSteps || step % kLaterEvery == 0);
 }
 
-void AdamVelocity::compare(std::span<const double> sums, std::uint64_t steps) {
-  DP_ASSERT(sums.size() == sketches_.size(), "{} sums of sketches", sums.size());
-  const double kept = std::pow(options_.beta2, static_cast<double>(steps));
+bool AdamVelocity::compares_rows_before(std::uint64_t step) {
+  return step > 0 && (step <= kFirstSteps ? std::has_single_bit(step) : step % kRowsEvery == 0);
+}
+
+std::vector<float> AdamVelocity::comparison(std::uint64_t step) const {
+  std::vector<float> values;
+  if (!compares_before(step)) return values;
+  values.assign(sketches_.begin(), sketches_.end());
+  if (compares_rows_before(step)) {
+    values.insert(values.end(), row_squares_.begin(), row_squares_.end());
+  }
+  return values;
+}
+
+void AdamVelocity::compare(std::span<const float> sums, std::uint64_t step) {
+  const bool has_rows = compares_rows_before(step);
+  DP_ASSERT(sums.size() == sketches_.size() + (has_rows ? row_others_.size() : 0),
+            "{} sums before step {}", sums.size(), step);
+  const auto steps = static_cast<double>(step <= kFirstSteps ? 1 : kLaterEvery);
+  const double kept = std::pow(options_.beta2, steps);
   const auto renew = [kept](float& mean, double value) {
     mean = static_cast<float>(kept * static_cast<double>(mean) + (1.0 - kept) * value);
   };
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     if (steps_[t] == 0.0f) continue;  // no gradient yet
     compared_steps_[t] += static_cast<float>(steps);
-    comparisons_[t] += 1.0f;
-    const double share =
-        long_share(1.0 / static_cast<double>(comparisons_[t]), static_cast<double>(steps));
-    const double own = square_sum(sketches().subspan(kLanes * t, kLanes));
     renew(sum_squares_[t], square_sum(sums.subspan(kLanes * t, kLanes)));
-    renew(own_squares_[t], own);
-    const auto before = static_cast<double>(long_own_squares_[t]);
-    long_own_squares_[t] = static_cast<float>(before + share * (own - before));
+    renew(own_squares_[t], square_sum(sketches().subspan(kLanes * t, kLanes)));
+  }
+  if (!has_rows) return;
+  for (std::size_t row = 0; row < row_others_.size(); ++row) {
+    row_others_[row] = std::max(0.0f, sums[sketches_.size() + row] - row_squares_[row]);
   }
 }
 
@@ -223,12 +229,11 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  own("exchange/long_own_squares", long_own_squares_, StateMerge::spread, StateGrain::tensor);
   // Their ratio counts alone.
   own("exchange/row_norms", row_norms_, StateMerge::mean, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::mean, StateGrain::row);
+  own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);
   own("exchange/tensor_compared_steps", compared_steps_, StateMerge::mean, StateGrain::tensor);
-  own("exchange/tensor_comparisons", comparisons_, StateMerge::mean, StateGrain::tensor);
 }
 
 }  // namespace dp

@@ -9,25 +9,28 @@
 //
 //     m_r = beta1 m_r + (1 - beta1) g_r           g_r: this rank's part of the gradient g = sum g_r
 //     v_r = beta2 v_r + (1 - beta2) g_r^2
-//     s_r = the mean of g_r^2 over earlier steps (see below)
+//     s_r = a longer mean of g_r^2 (over kTimesAsLong / (1 - beta2) steps, or all until then)
 //     u_r = m_r / (1 - beta1^t) / (sqrt(v_r / (1 - beta2^t) + c_r s_r) + epsilon)
 //     parameter -= learning rate * sum over ranks of what was delivered of u_r
 //
-// Adam divides by the root mean square of g, but a rank knows only that of g_r. What the others add
-// to it is estimated as c_r s_r: they have gradients like this rank's, at other times. s_r is
-// therefore a mean of the steps before those that v_r is about, up to kTimesAsLong / (1 - beta2) of
-// them (or of all steps, until there are twice as many as v_r is about). So a row of an embedding
-// that rarely has a gradient is divided by its own last one, as Adam divides it.
+// Adam divides by the root mean square of g, but a rank knows only that of g_r. c_r s_r estimates
+// what the others add to it. In a row of a tensor,
 //
-// c_r = b_r + k_r a_r in a row of a tensor, where a_r, 0 to 1, is the row's *activity*: the square
-// of its mean norm over the mean of its squared norm; 1 if the gradient is as large in every step,
-// and n/t if the row has one in n of t steps. b_r and k_r are two numbers for each tensor and rank,
-// by which the estimate is right in the tensor's mean. b_r = P - 1, which holds where the ranks'
-// gradients are noise (less if the mean asks for less), and k_r covers what ranks have in common,
-// which only active rows can. The tensor's mean squares come from *sketches* (Alon, Matias, Szegedy
-// 1996): kLanes sums of its values with random signs, whose squares add up to the square norm in
-// the mean. Sketches of parts add up to the sketch of the sum, so ranks add kLanes numbers a
-// tensor: after each of the first steps, later after every few.
+//     c_r = b_r O / R + k_r a_r
+//
+// where R is the row's mean square norm on this rank and O the sum of R over the others. So a row
+// of an embedding counts as often as the others have a gradient for it, however rarely this rank
+// has one. a_r, 0 to 1, is the row's *activity*: the square of its mean norm over the mean of its
+// squared norm; 1 if the gradient is as large in every step, and n/t if the row has one in n of t
+// steps. b_r and k_r are two numbers for each tensor and rank, by which the estimate is right in
+// the tensor's mean. b_r is 1, which holds where the ranks' gradients are noise (less if the mean
+// asks for less), and k_r covers what they have in common, which only active rows can.
+//
+// Ranks compare their gradients (comparison, compare) by two kinds of sums. R of every row: after
+// some of the first steps, later after every kRowsEvery steps. And *sketches* (Alon, Matias,
+// Szegedy 1996) of every tensor: kLanes sums of its values with random signs, whose squares add up
+// to the square norm in the mean. Sketches of parts add up to the sketch of the sum. They are added
+// after each of the first steps, later after every few.
 //
 // With one rank c_r is 0 and this is Adam. What is not finite stays as it is, so that the exchange
 // reports it, and changes nothing here; nor does a tensor whose gradient is all zeros.
@@ -54,8 +57,9 @@ struct AdamVelocityOptions {
 class AdamVelocity final : public LocalMomentum {
  public:
   static constexpr std::size_t kLanes = 16;
-  static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;  // comparisons
-  static constexpr double kTimesAsLong = 10.0;                       // as v_r's mean
+  static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;  // of sketches
+  static constexpr std::uint64_t kRowsEvery = 32;
+  static constexpr double kTimesAsLong = 10.0;  // as v_r's mean
 
   // `elements`: of the flat gradient. A bucket consists of whole tensors.
   AdamVelocity(std::size_t elements, std::span<const TensorSlot> tensors,
@@ -66,17 +70,16 @@ class AdamVelocity final : public LocalMomentum {
   void scale(float factor) override;
   void list_state(StateVisitor& visitor) override;
 
-  // Whether ranks add their sketches before this step (counted from 0).
+  // What this rank contributes to the comparison before that step (counted from 0), which the ranks
+  // add; empty if there is none. `step` is the same on all ranks, and compare() gets the sums.
+  [[nodiscard]] std::vector<float> comparison(std::uint64_t step) const;
+  void compare(std::span<const float> sums, std::uint64_t step);
   [[nodiscard]] static bool compares_before(std::uint64_t step);
-  // For such a step: the steps since the comparison before it, or since the first step.
-  [[nodiscard]] static std::uint64_t steps_since_comparison(std::uint64_t step) {
-    return step <= kFirstSteps ? 1 : kLaterEvery;
-  }
-  // The sketches of this rank's last gradient, kLanes a tensor; and what they are over all ranks,
-  // `steps` after the last call.
-  [[nodiscard]] std::span<const float> sketches() const { return sketches_; }
-  void compare(std::span<const double> sums, std::uint64_t steps);
+  // Whether rows are compared as well.
+  [[nodiscard]] static bool compares_rows_before(std::uint64_t step);
 
+  // kLanes a tensor, of this rank's last gradient.
+  [[nodiscard]] std::span<const float> sketches() const { return sketches_; }
   // c_r of a tensor's row.
   [[nodiscard]] double ratio(std::size_t tensor, std::size_t row) const;
 
@@ -87,23 +90,22 @@ class AdamVelocity final : public LocalMomentum {
     std::size_t first_row = 0;  // of all tensors' rows
   };
   struct Others {
-    double base = 0.0, of_active = 0.0;  // b_r and k_r
+    double of_rows = 0.0, of_active = 0.0;  // b_r and k_r
   };
   void step(std::size_t tensor, float* gradient);
   [[nodiscard]] Others others(std::size_t tensor) const;
+  [[nodiscard]] double ratio_of(const Others& of_tensor, std::size_t row) const;
   [[nodiscard]] double activity(std::size_t row) const;
-  [[nodiscard]] double long_share(double first, double steps) const;
+  [[nodiscard]] double long_share(double steps) const;
 
   AdamVelocityOptions options_;
   std::vector<Tensor> tensors_;
   std::vector<float> square_, long_square_;  // v_r and a longer mean; velocity_ is m_r
-  // By row: the long means of its norm and of its squared norm.
-  std::vector<float> row_norms_, row_squares_;
+  // By row: the long means of its norm and of its squared norm (R), and O.
+  std::vector<float> row_norms_, row_squares_, row_others_;
   // By tensor: the steps so far, the sketches, the means of the squares of g and of g_r, not yet
-  // divided by 1 - beta2^t, and the long mean of those of g_r.
-  std::vector<float> steps_, sketches_, sum_squares_, own_squares_, long_own_squares_;
-  // By tensor: the steps and comparisons that these means are of.
-  std::vector<float> compared_steps_, comparisons_;
+  // divided by 1 - beta2^t, and the steps that these means are of.
+  std::vector<float> steps_, sketches_, sum_squares_, own_squares_, compared_steps_;
 };
 
 }  // namespace dp

@@ -143,6 +143,10 @@ TEST(Communicator, Sums) {
   std::vector<double> pair = {1.0, 2.0};
   comm.all_sum(std::span(pair));
   EXPECT_EQ(pair, (std::vector<double>{1.0 * p, 2.0 * p}));
+  std::vector<float> floats = {0.5f, static_cast<float>(comm.rank())};
+  comm.all_sum(std::span(floats));
+  EXPECT_EQ(floats, (std::vector<float>{0.5f * static_cast<float>(p),
+                                        static_cast<float>(p * (p - 1) / 2)}));
   std::vector<double> parts(Communicator::kPart + 3);  // the last of them is short
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<double>(i) + comm.rank();
   comm.all_sum(std::span(parts));
