@@ -42,6 +42,7 @@ struct ExchangeBenchOptions {
   std::int64_t window = static_cast<std::int64_t>(ReducerOptions().window);
   std::int64_t buckets_in_flight = static_cast<std::int64_t>(ReducerOptions().buckets_in_flight);
   std::int64_t sleep_us = ReducerOptions().sleep_us;
+  std::int64_t codec_threads = static_cast<std::int64_t>(ReducerOptions().codec_threads);
 
   [[nodiscard]] ReducerOptions reducer() const {
     ReducerOptions options;
@@ -50,6 +51,7 @@ struct ExchangeBenchOptions {
     options.buckets_in_flight = checked_cast<std::size_t>(buckets_in_flight);
     options.throttle_bits_per_s = throttle.bit_per_s;
     options.sleep_us = checked_cast<int>(sleep_us);
+    options.codec_threads = checked_cast<std::size_t>(codec_threads);
     return options;
   }
 };
@@ -132,7 +134,9 @@ BenchUsage usage(ExchangeBenchOptions& options) {
                     "number of buckets that are exchanged at the same time"),
           whole_row("sleep-us", options.sleep_us, {0, 100000},
                     "pause before the reducer looks at the network again, in microseconds; 0: the "
-                    "pause follows from the traffic")}};
+                    "pause follows from the traffic"),
+          whole_row("codec-threads", options.codec_threads, {0, CodecThreads::kMost},
+                    "number of threads per rank that encode; 0: a quarter of its cores")}};
 }
 
 // The codecs that are named, or all.

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 
+#include "comm/exchange/codec_threads.hpp"
 #include "comm/exchange/encode_sample.hpp"
 #include "comm/mpi/transport.hpp"
 #include "comm/rate/rate_control.hpp"
@@ -57,6 +58,9 @@ struct ExchangeSetup {
   std::span<const int> hosts = {};
   // By rank, how much of the bucket it owns, with direct; empty: all own as much.
   std::span<const std::uint32_t> owner_weights = {};
+  // They encode several of this rank's segments at a time, of those that need nothing from others;
+  // null: the caller encodes one after the other.
+  CodecThreads* threads = nullptr;
   TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
   // How finely to round, for codecs that can be told; it may change between steps. Null: they
   // decide alone. With it, messages carry rate notes (rate_control.hpp). The same on all ranks.

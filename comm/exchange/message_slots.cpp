@@ -48,8 +48,8 @@ std::size_t MessageSlots::take() {
   return receive;
 }
 
-std::size_t MessageSlots::free_send() const {
-  for (std::size_t at = 0; at < sends_.size(); ++at) {
+std::size_t MessageSlots::free_send(std::size_t at) const {
+  for (; at < sends_.size(); ++at) {
     if (sends_[at].under_way == 0) return at;
   }
   return kNone;

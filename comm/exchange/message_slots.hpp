@@ -52,8 +52,8 @@ class MessageSlots {
   std::size_t take();
 
   // ---- sends
-  // The first free buffer, or kNone.
-  [[nodiscard]] std::size_t free_send() const;
+  // The first free buffer from that one on, or kNone.
+  [[nodiscard]] std::size_t free_send(std::size_t at = 0) const;
   [[nodiscard]] std::span<std::byte> send_buffer(std::size_t send) const {
     return {buffers_->at(receives_.size() + send), buffers_->bytes()};
   }

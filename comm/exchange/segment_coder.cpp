@@ -48,6 +48,7 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
       sample_(*setup.codec, encodes_per_step(plan), longest_),
       is_flagged_(plan.segments.size()),
       rates_(plan.segments.size()) {
+  if (setup.threads != nullptr) own_.reserve(plan.tasks.size());
   const bool needs_exact = std::ranges::any_of(
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {
@@ -91,72 +92,120 @@ void SegmentCoder::assign_total(const PlanTask& task, std::span<const std::byte>
   incoming_codec(task).decode(received, values(task));
 }
 
+SegmentCoder::Encode SegmentCoder::make_encode(const PlanTask& task, std::span<std::byte> payload) {
+  const std::size_t begin = plan_.segments[task.segment].begin;
+  const bool has_residual = setup_.residual != nullptr && !task.gives_exact;
+  return {.task = task,
+          .codec = task.gives_exact ? *setup_.exact : *setup_.codec,
+          .sum = values(task),
+          .residual = has_residual ? setup_.residual + begin : nullptr,
+          .payload = payload,
+          .context = {.seed = setup_.seed,
+                      .step = step_,
+                      .bucket = setup_.bucket,
+                      .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
+                      .offset = setup_.offset + begin,
+                      .quantiser_step = 0.0f,
+                      .dense_bits = setup_.rate == nullptr ? 0 : setup_.rate->dense_bits},
+          .is_sampled = !task.gives_exact && sample_.is_next(),
+          .measures_squares = has_residual && measures_squares(task)};
+}
+
+// The sum is there.
+void SegmentCoder::begin(Encode& encode) {
+  encode.context.quantiser_step = step_of(encode.task, encode.sum, encode.residual);
+  if (encode.is_sampled) sample_.before(encode.sum, encode.residual);
+  if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !encode.task.gives_exact) {
+    (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(encode.task))].add(encode.sum,
+                                                                                   encode.residual);
+  }
+}
+
+void SegmentCoder::encode(Encode& encode, std::span<const std::byte> received) const {
+  const std::span<float> sum = encode.sum;
+  if (encode.measures_squares) {
+    encode.squares.gradient = memory().squares_of_sum(sum.data(), nullptr, sum.size());
+    encode.squares.values = memory().squares_of_sum(sum.data(), encode.residual, sum.size());
+  }
+  encode.result = encode.is_one_trip
+                      ? encode.codec.decode_add_encode(received, sum, encode.residual,
+                                                       encode.payload, encode.context)
+                      : encode.codec.encode(sum, encode.residual, encode.payload, encode.context);
+  if (encode.squares.values > 0.0 && encode.result.finite) {
+    encode.squares.dropped = memory().squares_of_sum(encode.residual, nullptr, sum.size());
+  }
+}
+
+void SegmentCoder::end(Encode& encode, std::span<const std::byte> received) {
+  const PlanTask& task = encode.task;
+  const std::size_t begin = plan_.segments[task.segment].begin;
+  if (!encode.result.finite) {
+    flag(task.segment);
+    note_own(encode.sum, begin);
+    if (task.take == Take::partial && task.holds_only_own_values) {
+      incoming_codec(task).decode(received, encode.sum);
+      encode.result =
+          encode.codec.encode(encode.sum, encode.residual, encode.payload, encode.context);
+    }
+  }
+  clamped_.add({.count = encode.result.clamped, .first = encode.result.first_clamped}, begin);
+  if (is_flagged(task.segment)) return;
+  if (encode.squares.values > 0.0) {
+    squares_[static_cast<std::size_t>(site_of(task))] += encode.squares;
+  }
+  if (encode.is_sampled) {
+    sample_.after(encode.sum, encode.residual, encode.payload.first(encode.result.payload_bytes),
+                  stats_.sampled);
+  }
+}
+
 std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const std::byte> received,
                                          std::span<std::byte> payload) {
   const bool has_received = task.take == Take::partial;
-  const std::span<float> sum = values(task);
-  const std::size_t begin = plan_.segments[task.segment].begin;
-  const Codec& codec = task.gives_exact ? *setup_.exact : *setup_.codec;
-  EncodeContext context{.seed = setup_.seed,
-                        .step = step_,
-                        .bucket = setup_.bucket,
-                        .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
-                        .offset = setup_.offset + begin,
-                        .quantiser_step = 0.0f,
-                        .dense_bits = setup_.rate == nullptr ? 0 : setup_.rate->dense_bits};
-  float* residual =
-      setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
-  const bool is_sampled = !task.gives_exact && sample_.is_next();
+  Encode encode = make_encode(task, payload);
   // A sample examines the values after adding and before encoding.
-  const bool is_one_trip = has_received && !is_sampled && codec.is_on_device() && !task.takes_exact;
-  if (has_received && !is_one_trip) {
+  encode.is_one_trip =
+      has_received && !encode.is_sampled && encode.codec.is_on_device() && !task.takes_exact;
+  if (has_received && !encode.is_one_trip) {
     const Stopwatch watch = decode_watch(task, false, received.size());
-    incoming_codec(task).decode_add(received, sum);
+    incoming_codec(task).decode_add(received, encode.sum);
   }
-  EncodeResult result;
-  bool is_flagged_now = false;
   {
     Stopwatch watch = encode_watch(task);
-    context.quantiser_step = step_of(task, sum, residual);
-    if (is_sampled) sample_.before(sum, residual);
-    if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !task.gives_exact) {
-      (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(task))].add(sum, residual);
-    }
-    EncodedSquares squares;
-    if (residual != nullptr && measures_squares(task)) {
-      squares.gradient = memory().squares_of_sum(sum.data(), nullptr, sum.size());
-      squares.values = memory().squares_of_sum(sum.data(), residual, sum.size());
-    }
-    result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, context)
-                         : codec.encode(sum, residual, payload, context);
-    if (!result.finite) {
-      flag(task.segment);
-      note_own(sum, begin);
-      if (has_received && task.holds_only_own_values) {
-        incoming_codec(task).decode(received, sum);
-        result = codec.encode(sum, residual, payload, context);
-      }
-    }
-    clamped_.add({.count = result.clamped, .first = result.first_clamped}, begin);
-    is_flagged_now = is_flagged(task.segment);
-    if (squares.values > 0.0 && !is_flagged_now) {
-      squares.dropped = memory().squares_of_sum(residual, nullptr, sum.size());
-      squares_[static_cast<std::size_t>(site_of(task))] += squares;
-    }
-    if (is_sampled && !is_flagged_now) {
-      sample_.after(sum, residual, payload.first(result.payload_bytes), stats_.sampled);
-    }
-    watch.set_bytes(result.payload_bytes);
+    begin(encode);
+    this->encode(encode, received);
+    end(encode, received);
+    watch.set_bytes(encode.result.payload_bytes);
   }
+  const std::size_t bytes = encode.result.payload_bytes;
   if (task.give == Give::total) {
     // From now on this rank holds what all others will decode.
-    is_finite_ = is_finite_ && !is_flagged_now;
-    if (!codec.is_lossless() || !result.finite) {
-      const Stopwatch watch = decode_watch(task, true, result.payload_bytes);
-      codec.decode(payload.first(result.payload_bytes), sum);
+    is_finite_ = is_finite_ && !is_flagged(task.segment);
+    if (!encode.codec.is_lossless() || !encode.result.finite) {
+      const Stopwatch watch = decode_watch(task, true, bytes);
+      encode.codec.decode(payload.first(bytes), encode.sum);
     }
   }
-  return result.payload_bytes;
+  return bytes;
+}
+
+void SegmentCoder::encode_own(std::span<const PlanTask* const> tasks,
+                              std::span<std::span<std::byte>> payloads) {
+  std::vector<Encode>& all = own_;
+  all.clear();
+  Stopwatch watch = encode_watch(*tasks.front());
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    all.push_back(make_encode(*tasks[i], payloads[i]));
+    begin(all.back());
+  }
+  setup_.threads->for_each(all.size(), [&](std::size_t i) { encode(all[i], {}); });
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    end(all[i], {});
+    payloads[i] = payloads[i].first(all[i].result.payload_bytes);
+    bytes += payloads[i].size();
+  }
+  watch.set_bytes(bytes);
 }
 
 void SegmentCoder::judge_own_values() {

@@ -66,6 +66,10 @@ class SegmentCoder {
   std::size_t add_and_encode(const PlanTask& task, std::span<const std::byte> received,
                              std::span<std::byte> payload);
 
+  // Does the same for several tasks that take nothing, with ExchangeSetup::threads if there are
+  // any: writes the payload of tasks[i] to the start of payloads[i], and leaves that part there.
+  void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);
+
   // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
   void judge_own_values();
   // What encodes of a codec with a rate keep from step to step.
@@ -76,6 +80,24 @@ class SegmentCoder {
   void put_back_delivered();
 
  private:
+  // One encode. begin() and end() are called in the order of the tasks; encode() by any thread.
+  struct Encode {
+    const PlanTask& task;
+    const Codec& codec;
+    std::span<float> sum;
+    float* residual;  // null: no feedback
+    std::span<std::byte> payload;
+    EncodeContext context;
+    bool is_sampled, measures_squares;
+    bool is_one_trip = false;  // the codec adds what was received on the way
+    EncodedSquares squares = {};
+    EncodeResult result = {};
+  };
+  [[nodiscard]] Encode make_encode(const PlanTask& task, std::span<std::byte> payload);
+  void begin(Encode& encode);
+  void encode(Encode& encode, std::span<const std::byte> received) const;
+  void end(Encode& encode, std::span<const std::byte> received);
+
   [[nodiscard]] const SegmentMemory& memory() const { return setup_.codec->memory(); }
   [[nodiscard]] std::span<float> values(const PlanTask& task) const;
   [[nodiscard]] const Codec& incoming_codec(const PlanTask& task) const {
@@ -103,6 +125,7 @@ class SegmentCoder {
   std::vector<std::uint8_t> is_flagged_;  // by segment
   ClampedValues clamped_;
   SiteSquares squares_ = {};
+  std::vector<Encode> own_;  // of encode_own
   SegmentRates rates_;
 };
 

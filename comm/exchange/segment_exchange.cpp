@@ -8,6 +8,7 @@
 #include "comm/exchange/segment_exchange.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -21,6 +22,11 @@
 
 namespace dp {
 namespace {
+
+// Segments that are encoded together: several for each thread, since it takes as long to wake one
+// as to encode a third of a usual segment.
+constexpr std::size_t kSegmentsAThread = 4;
+constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
 
 class SegmentExchange final : public Exchange {
  public:
@@ -107,6 +113,8 @@ class SegmentExchange final : public Exchange {
                                             std::span<const std::byte> message);
   std::span<const std::byte> write_message(const PlanTask& task, std::size_t send_at,
                                            std::span<const std::byte> received);
+  std::span<const std::byte> frame_message(const PlanTask& task, std::size_t send_at,
+                                           std::size_t bytes);
 
   ExchangeSetup setup_;
   ExchangePlan plan_;
@@ -117,7 +125,8 @@ class SegmentExchange final : public Exchange {
   std::uint64_t step_ = 0;
   std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
-  bool stop_is_wished_ = false;  // by some rank, as far as this one knows
+  bool stop_is_wished_ = false;   // by some rank, as far as this one knows
+  std::size_t most_at_once_ = 1;  // segments that are encoded together
   std::size_t partners_started_ = 0;
   std::vector<bool> has_heard_of_;  // by rank, without notices
   std::size_t next_posted_ = 0;     // the task whose receive is to be posted next
@@ -147,6 +156,9 @@ SegmentExchange::SegmentExchange(const ExchangeSetup& setup, ExchangePlan plan)
             setup.segment);
   DP_ASSERT(setup.segment % setup.codec->block() == 0, "segment {} and block {}", setup.segment,
             setup.codec->block());
+  if (setup.threads != nullptr && !setup.codec->is_on_device()) {
+    most_at_once_ = std::min(kSegmentsAThread * setup.threads->size(), kMostAtOnce);
+  }
   if (partners_.empty() || setup_.gradient.empty()) return;
   std::size_t most_targets = 1;
   for (const PlanTask& task : plan_.tasks) {
@@ -255,15 +267,34 @@ void SegmentExchange::check_header(const MessageHeader& got, const MessageHeader
               want.step, setup_.bucket);
 }
 
-// Sends the next segment if it needs nothing from others.
+// Sends the next segment if it needs nothing from others; several if codecs have threads.
 bool SegmentExchange::send_own() {
   if (next_sent_ == plan_.tasks.size()) return false;
-  const PlanTask& task = plan_.tasks[next_sent_];
-  if (task.takes()) return false;
-  const std::size_t at = slots_->free_send();
-  if (at == MessageSlots::kNone) return false;
-  slots_->send(at, write_message(task, at, {}), plan_.targets_of(task), tag(0));
-  next_sent_ = next_send(next_sent_ + 1);
+  std::array<const PlanTask*, kMostAtOnce> tasks = {};
+  std::array<std::size_t, kMostAtOnce> slots = {};
+  std::size_t count = 0;
+  for (std::size_t at = next_sent_, slot = 0; count < most_at_once_; at = next_send(at + 1)) {
+    if (at == plan_.tasks.size() || plan_.tasks[at].takes()) break;
+    slot = slots_->free_send(slot);
+    if (slot == MessageSlots::kNone) break;
+    tasks[count] = &plan_.tasks[at];
+    slots[count++] = slot++;
+  }
+  if (count == 0) return false;
+  std::array<std::span<std::byte>, kMostAtOnce> payloads = {};
+  for (std::size_t i = 0; i < count; ++i) {
+    payloads[i] = slots_->send_buffer(slots[i]).subspan(head_bytes());
+  }
+  if (count == 1) {
+    payloads[0] = payloads[0].first(coder_.add_and_encode(*tasks[0], {}, payloads[0]));
+  } else {
+    coder_.encode_own(std::span(tasks).first(count), std::span(payloads).first(count));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    slots_->send(slots[i], frame_message(*tasks[i], slots[i], payloads[i].size()),
+                 plan_.targets_of(*tasks[i]), tag(0));
+    next_sent_ = next_send(next_sent_ + 1);
+  }
   return true;
 }
 
@@ -330,8 +361,14 @@ std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
 std::span<const std::byte> SegmentExchange::write_message(const PlanTask& task, std::size_t send_at,
                                                           std::span<const std::byte> received) {
   const std::span<std::byte> buffer = slots_->send_buffer(send_at);
-  const std::size_t bytes = coder_.add_and_encode(task, received, buffer.subspan(head_bytes()));
-  const std::span<std::byte> message = buffer.first(frame_bytes() + bytes);
+  return frame_message(task, send_at,
+                       coder_.add_and_encode(task, received, buffer.subspan(head_bytes())));
+}
+
+// Writes what is around a payload of so many bytes in the buffer of that send. Returns the message.
+std::span<const std::byte> SegmentExchange::frame_message(const PlanTask& task, std::size_t send_at,
+                                                          std::size_t bytes) {
+  const std::span<std::byte> message = slots_->send_buffer(send_at).first(frame_bytes() + bytes);
   if (setup_.stop_wish != nullptr && *setup_.stop_wish) stop_is_wished_ = true;
   const std::uint32_t flags = (coder_.is_flagged(task.segment) ? MessageHeader::kNotFinite : 0) |
                               (stop_is_wished_ ? MessageHeader::kStopWished : 0);

@@ -1,5 +1,6 @@
 #include "comm/reducer/bucket_exchanges.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/mpi/tags.hpp"
@@ -15,6 +16,11 @@ namespace {
 std::unique_ptr<Codec> exact_codec(Device* device) {
   return device == nullptr ? make_codec(CodecSpec::exact())
                            : make_codec(CodecSpec::exact(), *device);
+}
+
+// The ranks on the host of that one.
+std::size_t ranks_beside(std::span<const int> hosts, std::size_t rank) {
+  return static_cast<std::size_t>(std::ranges::count(hosts, hosts[rank]));
 }
 
 }  // namespace
@@ -39,6 +45,8 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
       mpi_(communicator),
       exact_(exact_codec(options.device)),
       codecs_(buckets_.size()),
+      threads_(options.codec_threads > 0 ? std::min(options.codec_threads, CodecThreads::kMost)
+                                         : CodecThreads::on_host_of(ranks_beside(hosts_, rank()))),
       state_(gradient.size(), exact_->memory(), options.device) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator.size()), "{} hosts for {} ranks",
             hosts_.size(), communicator.size());
@@ -108,6 +116,7 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
                 .window = options_.window,
                 .hosts = hosts_,
                 .owner_weights = owner_weights(b),
+                .threads = threads_.size() > 1 ? &threads_ : nullptr,
                 .trace = options_.trace,
                 .rate = has_rate(spec) ? &rate_ : nullptr,
                 .stop_wish = options_.stop_wish},

@@ -89,7 +89,8 @@ class BucketExchanges {
   std::optional<ThrottledTransport> throttled_;
   std::unique_ptr<Codec> exact_;
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
-  RateOrder rate_;                              // of buckets whose codec has a rate
+  CodecThreads threads_;
+  RateOrder rate_;  // of buckets whose codec has a rate
   GradientState state_;
 };
 

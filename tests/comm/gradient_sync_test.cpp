@@ -149,6 +149,19 @@ TEST(GradientSync, OverlapChangesNoBit) {
 }
 
 // Without overlap nothing leaves before the last tensor: what is written late is still sent.
+TEST(GradientSync, ThreadsOfTheCodecChangeNoBit) {
+  Communicator comm;
+  for (const char* codec : {"ecq:bits=0.5,velocity=on", "ecq:bits=2", "q4"}) {
+    GradientSyncOptions options = options_of(codec, "direct");
+    options.momentum = 0.9f;
+    options.reducer.segment_bytes = 1024;
+    options.reducer.codec_threads = 1;
+    const Outcome alone = run_on_host(comm, options, usual_order);
+    options.reducer.codec_threads = 4;
+    EXPECT_EQ(run_on_host(comm, options, usual_order), alone) << codec;
+  }
+}
+
 TEST(GradientSync, WithoutOverlapNothingLeavesEarly) {
   Communicator comm;
   GradientSyncOptions options = options_of("none");

@@ -30,16 +30,18 @@ namespace dp::testing_support {
 struct Bench {
   Bench(Communicator& communicator, const std::string& spec, std::size_t elements,
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
-        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {})
+        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {},
+        CodecThreads* threads = nullptr)
       : Bench(communicator, make_codec(parse_codec_spec(spec)), elements, segment_floats, bucket,
-              topology, std::move(host_numbers), std::move(weights)) {
+              topology, std::move(host_numbers), std::move(weights), threads) {
     comm.barrier();
   }
   // With a codec of the test's own, and without the barrier that goes before an exchange that takes
   // over a bucket's number: who makes several at once waits for all of them together.
   Bench(Communicator& communicator, std::unique_ptr<Codec> own_codec, std::size_t elements,
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
-        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {})
+        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {},
+        CodecThreads* threads = nullptr)
       : comm(communicator),
         transport(communicator),
         hosts(std::move(host_numbers)),
@@ -62,6 +64,7 @@ struct Bench {
                                           .window = 4,
                                           .hosts = hosts,
                                           .owner_weights = owner_weights,
+                                          .threads = threads,
                                           .stop_wish = &stop_wish})),
         buffers(exchange->needs()) {}
 

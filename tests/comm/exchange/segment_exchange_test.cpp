@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -97,6 +98,43 @@ TEST(SegmentExchange, InputThatIsNotFiniteIsSeenByAllAndLosesNothing) {
         EXPECT_TRUE(fleet.bench(s).exchange->finite()) << fleet.spec(s);
       }
       fleet.expect_conserved();
+    }
+  }
+}
+
+// A segment's payload is the same whoever encodes it, in a step that is not finite, too.
+TEST(SegmentExchange, ThreadsOfTheCodecChangeNoBit) {
+  Communicator comm;
+  constexpr std::size_t kFloats = 5'000;
+  CodecThreads threads(3);
+  struct Outcome {
+    std::vector<std::uint32_t> bits;  // of sums and residuals, step after step
+    std::vector<bool> is_finite;
+    std::uint64_t sent_bytes = 0;
+    bool operator==(const Outcome&) const = default;
+  };
+  for (const char* topology : {"ring", "direct", "tree"}) {
+    for (const char* spec : {"none", "q8:block=64", "ecq", "topk:ratio=0.1"}) {
+      const auto run = [&](CodecThreads* with) {
+        Bench bench(comm, spec, kFloats, kSegment, 0, topology, {}, {}, with);
+        Outcome outcome;
+        for (std::uint64_t step = 0; step < 4; ++step) {
+          std::ranges::copy(rank_input(comm, kFloats, step), bench.gradient.begin());
+          if (step == 2 && comm.rank() == 0) {
+            bench.gradient[kFloats / 3] = std::numeric_limits<float>::quiet_NaN();
+          }
+          bench.run(step);
+          for (const auto* values : {&bench.gradient, &bench.residual}) {
+            for (const float v : *values) outcome.bits.push_back(std::bit_cast<std::uint32_t>(v));
+          }
+          outcome.is_finite.push_back(bench.exchange->finite());
+        }
+        outcome.sent_bytes = bench.exchange->stats().sent_bytes;
+        return outcome;
+      };
+      const Outcome alone = run(nullptr);
+      EXPECT_EQ(alone.is_finite[2], false);
+      EXPECT_TRUE(run(&threads) == alone) << topology << ' ' << spec;
     }
   }
 }

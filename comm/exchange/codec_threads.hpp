@@ -1,0 +1,63 @@
+// Threads that encode several segments of a bucket at a time, beside the reducer's own.
+//
+// A segment's payload is the same whoever encodes it, so results do not depend on the number of
+// threads. They help where a step waits for the codec: beside a GPU, which computes in a few
+// milliseconds, and at the end of backward.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/mpi/job_thread.hpp"
+
+namespace dp {
+
+class CodecThreads {
+ public:
+  static constexpr std::size_t kMost = 4;
+
+  // `threads`: from 1 (the caller alone) to kMost.
+  explicit CodecThreads(std::size_t threads);
+
+  // For a rank with so many cores: a quarter of them, since the others compute.
+  [[nodiscard]] static std::size_t for_cores(std::size_t cores) {
+    return std::clamp<std::size_t>(cores / 4, 1, kMost);
+  }
+  // For a rank whose cores are those that its process may use, or if these are all of the host's,
+  // its share among the `ranks` on this host.
+  [[nodiscard]] static std::size_t on_host_of(std::size_t ranks);
+
+  [[nodiscard]] std::size_t size() const { return helpers_.size() + 1; }
+
+  // Calls body(i) for all i < count, each once, on these threads, and returns when all have
+  // returned. Bodies throw nothing. One caller at a time.
+  template <class Body>
+  void for_each(std::size_t count, const Body& body) {
+    struct Work {
+      const Body& body;
+      std::size_t count;
+      std::atomic<std::size_t> next = 0;
+
+      void take_all() {
+        for (std::size_t i = next++; i < count; i = next++) body(i);
+      }
+    } work{body, count};
+    std::array<JobThread::Number, kMost> jobs = {};
+    std::size_t posted = 0;
+    for (; posted < helpers_.size() && posted + 1 < count; ++posted) {
+      jobs[posted] = helpers_[posted]->post(
+          [](void* context) { static_cast<Work*>(context)->take_all(); }, &work);
+    }
+    work.take_all();
+    while (posted-- > 0) helpers_[posted]->wait(jobs[posted]);
+  }
+
+ private:
+  std::vector<std::unique_ptr<JobThread>> helpers_;
+};
+
+}  // namespace dp
