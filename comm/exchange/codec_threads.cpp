@@ -19,9 +19,9 @@ std::size_t CodecThreads::on_host_of(std::size_t ranks) {
   cpu_set_t usable;
   if (::sched_getaffinity(0, sizeof usable, &usable) != 0) return 1;
   const auto cores = static_cast<std::size_t>(CPU_COUNT(&usable));
-  const long of_host = ::sysconf(_SC_NPROCESSORS_ONLN);
-  const bool is_all = of_host > 0 && cores >= static_cast<std::size_t>(of_host);
-  return for_cores(is_all ? cores / std::max<std::size_t>(ranks, 1) : cores);
+  const long of_host = std::max(::sysconf(_SC_NPROCESSORS_ONLN), 0L);
+  const auto share = static_cast<std::size_t>(of_host) / std::max<std::size_t>(ranks, 1);
+  return for_cores(std::min(cores, share));
 }
 
 }  // namespace dp

@@ -9,7 +9,9 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "comm/mpi/job_thread.hpp"
@@ -23,27 +25,34 @@ class CodecThreads {
   // `threads`: from 1 (the caller alone) to kMost.
   explicit CodecThreads(std::size_t threads);
 
-  // For a rank with so many cores: a quarter of them, since the others compute.
+  // How many a rank with that number of cores uses: a quarter of them, since the others compute.
   [[nodiscard]] static std::size_t for_cores(std::size_t cores) {
     return std::clamp<std::size_t>(cores / 4, 1, kMost);
   }
-  // For a rank whose cores are those that its process may use, or if these are all of the host's,
-  // its share among the `ranks` on this host.
+  // For one of `ranks` on this host: by the cores that its process may use, but at most its share
+  // of the host's.
   [[nodiscard]] static std::size_t on_host_of(std::size_t ranks);
 
   [[nodiscard]] std::size_t size() const { return helpers_.size() + 1; }
 
   // Calls body(i) for all i < count, each once, on these threads, and returns when all have
-  // returned. Bodies throw nothing. One caller at a time.
+  // returned. Then throws the first exception of a body. One caller at a time.
   template <class Body>
   void for_each(std::size_t count, const Body& body) {
     struct Work {
       const Body& body;
       std::size_t count;
       std::atomic<std::size_t> next = 0;
+      std::mutex mutex;
+      std::exception_ptr error;
 
       void take_all() {
-        for (std::size_t i = next++; i < count; i = next++) body(i);
+        try {
+          for (std::size_t i = next++; i < count; i = next++) body(i);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (!error) error = std::current_exception();
+        }
       }
     } work{body, count};
     std::array<JobThread::Number, kMost> jobs = {};
@@ -54,6 +63,7 @@ class CodecThreads {
     }
     work.take_all();
     while (posted-- > 0) helpers_[posted]->wait(jobs[posted]);
+    if (work.error) std::rethrow_exception(work.error);
   }
 
  private:

@@ -58,8 +58,8 @@ struct ExchangeSetup {
   std::span<const int> hosts = {};
   // By rank, how much of the bucket it owns, with direct; empty: all own as much.
   std::span<const std::uint32_t> owner_weights = {};
-  // They encode several of this rank's segments at a time, of those that need nothing from others;
-  // null: the caller encodes one after the other.
+  // Encode several segments at a time, where these need nothing from others. Null: the caller
+  // encodes them one after the other.
   CodecThreads* threads = nullptr;
   TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
   // How finely to round, for codecs that can be told; it may change between steps. Null: they

@@ -48,7 +48,7 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
       sample_(*setup.codec, encodes_per_step(plan), longest_),
       is_flagged_(plan.segments.size()),
       rates_(plan.segments.size()) {
-  if (setup.threads != nullptr) own_.reserve(plan.tasks.size());
+  if (setup.threads != nullptr) own_.reserve(kMostAtOnce);
   const bool needs_exact = std::ranges::any_of(
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {
@@ -191,21 +191,31 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
 
 void SegmentCoder::encode_own(std::span<const PlanTask* const> tasks,
                               std::span<std::span<std::byte>> payloads) {
-  std::vector<Encode>& all = own_;
-  all.clear();
-  Stopwatch watch = encode_watch(*tasks.front());
+  DP_ASSERT(tasks.size() <= kMostAtOnce, "{} segments at once", tasks.size());
+  const TraceClock::time_point start = TraceClock::now();
+  own_.clear();
   for (std::size_t i = 0; i < tasks.size(); ++i) {
-    all.push_back(make_encode(*tasks[i], payloads[i]));
-    begin(all.back());
+    DP_ASSERT(!tasks[i]->takes() && tasks[i]->give == Give::partial,
+              "segment {} is not this rank's", tasks[i]->segment);
+    own_.push_back(make_encode(*tasks[i], payloads[i]));
+    begin(own_.back());
   }
-  setup_.threads->for_each(all.size(), [&](std::size_t i) { encode(all[i], {}); });
-  std::size_t bytes = 0;
+  setup_.threads->for_each(own_.size(), [&](std::size_t i) { encode(own_[i], {}); });
   for (std::size_t i = 0; i < tasks.size(); ++i) {
-    end(all[i], {});
-    payloads[i] = payloads[i].first(all[i].result.payload_bytes);
-    bytes += payloads[i].size();
+    end(own_[i], {});
+    payloads[i] = payloads[i].first(own_[i].result.payload_bytes);
   }
-  watch.set_bytes(bytes);
+  const TraceClock::duration all = TraceClock::now() - start;
+  stats_.encode_s += std::chrono::duration<double>(all).count();
+  if (setup_.trace == nullptr) return;
+  const auto count = static_cast<TraceClock::rep>(tasks.size());
+  for (TraceClock::rep i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    TraceEvent event = slice(TraceKind::encode, *tasks[at], false, payloads[at].size());
+    event.begin_ns = trace_ns(start + all * i / count);
+    event.end_ns = trace_ns(start + all * (i + 1) / count);
+    setup_.trace->add(event);
+  }
 }
 
 void SegmentCoder::judge_own_values() {

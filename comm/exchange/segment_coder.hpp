@@ -66,8 +66,11 @@ class SegmentCoder {
   std::size_t add_and_encode(const PlanTask& task, std::span<const std::byte> received,
                              std::span<std::byte> payload);
 
-  // Does the same for several tasks that take nothing, with ExchangeSetup::threads if there are
-  // any: writes the payload of tasks[i] to the start of payloads[i], and leaves that part there.
+  // Encodes partial sums of up to kMostAtOnce tasks that take nothing, with ExchangeSetup::threads.
+  // Writes the payload of tasks[i] to the start of payloads[i], and shortens payloads[i] to it. In
+  // a trace their common time is divided evenly among them.
+  static constexpr std::size_t kSegmentsAThread = 4;  // waking one takes a third of a usual encode
+  static constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
   void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);
 
   // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.

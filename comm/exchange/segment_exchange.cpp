@@ -1,10 +1,11 @@
 // Outline: a list of tasks and three positions in it. The first is the next receive to post, the
 // second the next message to handle, the third the next message to send. progress() takes note of
-// ended transfers, posts receives into free buffers, and then does at most one task: it sends a
-// segment that needs nothing from others, or it handles the next message of the list if that has
-// come. To handle a message is to decode and add it or to assign it, and to encode the sum or
-// forward the message if the task says so. The exchange has delivered when the last two positions
-// are at the list's end, and is done when also all transfers have ended and all ranks have started.
+// ended transfers, posts receives into free buffers, and then does one of two things: it sends
+// segments that need nothing from others (one, or several if codecs have threads), or it handles
+// the next message of the list if that has come. To handle a message is to decode and add it or to
+// assign it, and to encode the sum or forward the message if the task says so. The exchange has
+// delivered when the last two positions are at the list's end, and is done when also all transfers
+// have ended and all ranks have started.
 #include "comm/exchange/segment_exchange.hpp"
 
 #include <algorithm>
@@ -23,10 +24,7 @@
 namespace dp {
 namespace {
 
-// Segments that are encoded together: several for each thread, since it takes as long to wake one
-// as to encode a third of a usual segment.
-constexpr std::size_t kSegmentsAThread = 4;
-constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
+constexpr std::size_t kMostAtOnce = SegmentCoder::kMostAtOnce;
 
 class SegmentExchange final : public Exchange {
  public:
@@ -157,7 +155,7 @@ SegmentExchange::SegmentExchange(const ExchangeSetup& setup, ExchangePlan plan)
   DP_ASSERT(setup.segment % setup.codec->block() == 0, "segment {} and block {}", setup.segment,
             setup.codec->block());
   if (setup.threads != nullptr && !setup.codec->is_on_device()) {
-    most_at_once_ = std::min(kSegmentsAThread * setup.threads->size(), kMostAtOnce);
+    most_at_once_ = SegmentCoder::kSegmentsAThread * setup.threads->size();
   }
   if (partners_.empty() || setup_.gradient.empty()) return;
   std::size_t most_targets = 1;
@@ -365,7 +363,7 @@ std::span<const std::byte> SegmentExchange::write_message(const PlanTask& task, 
                        coder_.add_and_encode(task, received, buffer.subspan(head_bytes())));
 }
 
-// Writes what is around a payload of so many bytes in the buffer of that send. Returns the message.
+// Writes header, note and seal around the payload in the buffer of that send. Returns the message.
 std::span<const std::byte> SegmentExchange::frame_message(const PlanTask& task, std::size_t send_at,
                                                           std::size_t bytes) {
   const std::span<std::byte> message = slots_->send_buffer(send_at).first(frame_bytes() + bytes);

@@ -18,9 +18,11 @@ std::unique_ptr<Codec> exact_codec(Device* device) {
                            : make_codec(CodecSpec::exact(), *device);
 }
 
-// The ranks on the host of that one.
-std::size_t ranks_beside(std::span<const int> hosts, std::size_t rank) {
-  return static_cast<std::size_t>(std::ranges::count(hosts, hosts[rank]));
+// The ranks on this rank's host, as MPI names hosts.
+std::size_t ranks_beside(const Communicator& communicator) {
+  const std::vector<int> hosts = host_numbers(communicator.hosts());
+  return static_cast<std::size_t>(
+      std::ranges::count(hosts, hosts[static_cast<std::size_t>(communicator.rank())]));
 }
 
 }  // namespace
@@ -46,7 +48,7 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
       exact_(exact_codec(options.device)),
       codecs_(buckets_.size()),
       threads_(options.codec_threads > 0 ? std::min(options.codec_threads, CodecThreads::kMost)
-                                         : CodecThreads::on_host_of(ranks_beside(hosts_, rank()))),
+                                         : CodecThreads::on_host_of(ranks_beside(communicator))),
       state_(gradient.size(), exact_->memory(), options.device) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator.size()), "{} hosts for {} ranks",
             hosts_.size(), communicator.size());

@@ -39,7 +39,8 @@ struct ReducerOptions {
   // then the device's, and message buffers are host memory that it can reach. It outlives the
   // reducer.
   Device* device = nullptr;
-  // That encode, the reducer's own included (codec_threads.hpp); 0: by this rank's cores.
+  // The number of threads that encode, including the reducer's own (codec_threads.hpp); 0: chosen
+  // by this rank's cores.
   std::size_t codec_threads = 0;
   // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
   // has become final, and bucket_ready is not called. From begin_step on it answers for that step.

@@ -21,6 +21,7 @@ float sign_of(std::uint32_t place) {
 }
 
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
+constexpr double kMostOfRows = 1e30;
 
 struct RowSums {
   // By column modulo kLanes. step() turns them by the row's place in the tensor, so that rows of
@@ -144,7 +145,10 @@ double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
 
 double AdamVelocity::ratio_of(const Others& of_tensor, std::size_t row) const {
   const auto own = static_cast<double>(row_squares_[row]);
-  const double of_rows = own > 0.0 ? static_cast<double>(row_others_[row]) / own : 0.0;
+  const auto others = static_cast<double>(row_others_[row]);
+  // Limited, so that a row that this rank has not seen for long stays finite.
+  const double of_rows =
+      own > 0.0 && std::isfinite(others) ? std::min(others / own, kMostOfRows) : 0.0;
   return of_tensor.of_rows * of_rows + of_tensor.of_active * activity(row);
 }
 
@@ -179,8 +183,10 @@ bool AdamVelocity::compares_before(std::uint64_t step) {
   return step > 0 && (step <= kFirstSteps || step % kLaterEvery == 0);
 }
 
-bool AdamVelocity::compares_rows_before(std::uint64_t step) {
-  return step > 0 && (step <= kFirstSteps ? std::has_single_bit(step) : step % kRowsEvery == 0);
+// Gathering takes each rank as many bytes as there are ranks.
+bool AdamVelocity::compares_rows_before(std::uint64_t step) const {
+  const std::uint64_t every = std::max(kRowsEvery, kRowsEveryARank * options_.ranks);
+  return step > 0 && (step <= kFirstSteps ? std::has_single_bit(step) : step % every == 0);
 }
 
 std::vector<float> AdamVelocity::comparison(std::uint64_t step) const {
@@ -229,9 +235,9 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  // Their ratio counts alone.
-  own("exchange/row_norms", row_norms_, StateMerge::mean, StateGrain::row);
-  own("exchange/row_squares", row_squares_, StateMerge::mean, StateGrain::row);
+  // As the squares of its values, of which a row's are the sum.
+  own("exchange/row_norms", row_norms_, StateMerge::spread, StateGrain::row);
+  own("exchange/row_squares", row_squares_, StateMerge::spread, StateGrain::row);
   own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);
   own("exchange/tensor_compared_steps", compared_steps_, StateMerge::mean, StateGrain::tensor);
 }

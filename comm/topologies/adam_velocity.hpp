@@ -18,7 +18,7 @@
 //
 //     c_r = b_r O / R + k_r a_r
 //
-// where R is the row's mean square norm on this rank and O the sum of R over the others. So a row
+// where R is the row's mean squared norm on this rank and O the sum of R over the others. So a row
 // of an embedding counts as often as the others have a gradient for it, however rarely this rank
 // has one. a_r, 0 to 1, is the row's *activity*: the square of its mean norm over the mean of its
 // squared norm; 1 if the gradient is as large in every step, and n/t if the row has one in n of t
@@ -57,9 +57,9 @@ struct AdamVelocityOptions {
 class AdamVelocity final : public LocalMomentum {
  public:
   static constexpr std::size_t kLanes = 16;
-  static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;  // of sketches
-  static constexpr std::uint64_t kRowsEvery = 32;
-  static constexpr double kTimesAsLong = 10.0;  // as v_r's mean
+  static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;     // of sketches
+  static constexpr std::uint64_t kRowsEvery = 32, kRowsEveryARank = 4;  // at least
+  static constexpr double kTimesAsLong = 10.0;                          // as v_r's mean
 
   // `elements`: of the flat gradient. A bucket consists of whole tensors.
   AdamVelocity(std::size_t elements, std::span<const TensorSlot> tensors,
@@ -76,7 +76,7 @@ class AdamVelocity final : public LocalMomentum {
   void compare(std::span<const float> sums, std::uint64_t step);
   [[nodiscard]] static bool compares_before(std::uint64_t step);
   // Whether rows are compared as well.
-  [[nodiscard]] static bool compares_rows_before(std::uint64_t step);
+  [[nodiscard]] bool compares_rows_before(std::uint64_t step) const;
 
   // kLanes a tensor, of this rank's last gradient.
   [[nodiscard]] std::span<const float> sketches() const { return sketches_; }

@@ -148,7 +148,6 @@ TEST(GradientSync, OverlapChangesNoBit) {
   }
 }
 
-// Without overlap nothing leaves before the last tensor: what is written late is still sent.
 TEST(GradientSync, ThreadsOfTheCodecChangeNoBit) {
   Communicator comm;
   for (const char* codec : {"ecq:bits=0.5,velocity=on", "ecq:bits=2", "q4"}) {
@@ -162,6 +161,7 @@ TEST(GradientSync, ThreadsOfTheCodecChangeNoBit) {
   }
 }
 
+// Without overlap nothing leaves before the last tensor: what is written late is still sent.
 TEST(GradientSync, WithoutOverlapNothingLeavesEarly) {
   Communicator comm;
   GradientSyncOptions options = options_of("none");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -32,6 +33,17 @@ TEST(CodecThreads, WorkAtTheSameTime) {
     while (begun < CodecThreads::kMost) std::this_thread::yield();
   });
   EXPECT_EQ(begun, CodecThreads::kMost);
+}
+
+TEST(CodecThreads, ThrowWhenAllHaveEnded) {
+  CodecThreads threads(3);
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_THROW(threads.for_each(6, [](std::size_t) { throw std::runtime_error("a segment"); }),
+                 std::runtime_error);
+  }
+  std::atomic<int> calls = 0;
+  threads.for_each(6, [&](std::size_t) { ++calls; });
+  EXPECT_EQ(calls, 6);
 }
 
 TEST(CodecThreads, AreAQuarterOfTheCores) {

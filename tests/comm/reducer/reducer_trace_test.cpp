@@ -26,6 +26,7 @@ std::vector<TraceEvent> traced_run(Communicator& comm, ReducerOptions options,
   track.set_window(kFirstStep, kSteps);
   options.trace = &track;
   options.segment_bytes = 4096;
+  options.codec_threads = 2;
   std::vector<float> gradient(100'000, 1.0f);
   Reducer reducer(comm, gradient,
                   plan_buckets(kTensors, {.bucket_bytes = 1000, .codec = parse_codec_spec(codec)}),

@@ -216,6 +216,25 @@ TEST(AdamVelocity, WhatIsNotFiniteChangesNothing) {
   for (std::size_t i = 0; i < AdamVelocity::kLanes; ++i) EXPECT_EQ(adam.sketches()[i], sketches[i]);
 }
 
+// This rank's mean of a row's squares decays to the least float while other ranks have gradients.
+TEST(AdamVelocity, ARowThatIsLongUnseenStaysFinite) {
+  const std::vector<TensorSlot> tensors = {{.rows = 2, .columns = 8, .name = "t"}};
+  AdamVelocity here(16, tensors, {.beta2 = 0.5, .ranks = 2}), there = {16, tensors, {.ranks = 2}};
+  AdamVelocity* const both[] = {&here, &there};
+  std::vector<float> gradient(16);
+  for (std::uint64_t step = 0; step < 4000; ++step) {
+    compare(both, step);
+    // The second row has one gradient here, and one column never has any.
+    std::ranges::fill(gradient, 1.0f);
+    if (step > 0) std::ranges::fill(std::span(gradient).subspan(8), 0.0f);
+    gradient[15] = 0.0f;
+    here.prepare(0, gradient);
+    for (const float u : gradient) ASSERT_TRUE(std::isfinite(u)) << step;
+    std::ranges::fill(gradient, 1e6f);
+    there.prepare(0, gradient);
+  }
+}
+
 TEST(AdamVelocity, AZeroGradientIsNoStep) {
   const auto tensors = slots({33});
   AdamVelocity adam(33, tensors, {.ranks = 2});
