@@ -43,8 +43,8 @@ class CodecThreads {
       const Body& body;
       std::size_t count;
       std::atomic<std::size_t> next = 0;
-      std::mutex mutex;
-      std::exception_ptr error;
+      std::mutex mutex = {};
+      std::exception_ptr error = nullptr;
 
       void take_all() {
         try {

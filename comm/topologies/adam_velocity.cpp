@@ -21,7 +21,7 @@ float sign_of(std::uint32_t place) {
 }
 
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
-constexpr double kMostOfRows = 1e30;
+constexpr double kMostOfRows = 1e30;  // O / R; its product with a square is a float
 
 struct RowSums {
   // By column modulo kLanes. step() turns them by the row's place in the tensor, so that rows of
@@ -183,7 +183,6 @@ bool AdamVelocity::compares_before(std::uint64_t step) {
   return step > 0 && (step <= kFirstSteps || step % kLaterEvery == 0);
 }
 
-// Gathering takes each rank as many bytes as there are ranks.
 bool AdamVelocity::compares_rows_before(std::uint64_t step) const {
   const std::uint64_t every = std::max(kRowsEvery, kRowsEveryARank * options_.ranks);
   return step > 0 && (step <= kFirstSteps ? std::has_single_bit(step) : step % every == 0);

@@ -26,11 +26,15 @@
 // the tensor's mean. b_r is 1, which holds where the ranks' gradients are noise (less if the mean
 // asks for less), and k_r covers what they have in common, which only active rows can.
 //
-// Ranks compare their gradients (comparison, compare) by two kinds of sums. R of every row: after
-// some of the first steps, later after every kRowsEvery steps. And *sketches* (Alon, Matias,
-// Szegedy 1996) of every tensor: kLanes sums of its values with random signs, whose squares add up
-// to the square norm in the mean. Sketches of parts add up to the sketch of the sum. They are added
-// after each of the first steps, later after every few.
+// Ranks compare their gradients (comparison, compare): they add two kinds of numbers.
+//
+//     rows       R of every row; after steps 1, 2, 4, 8 and 16, later after every kRowsEvery steps,
+//                or kRowsEveryARank for each rank if these are more, since gathering takes each
+//                rank as many bytes as there are ranks
+//     sketches   (Alon, Matias, Szegedy 1996) of every tensor: kLanes sums of its values, with
+//                random signs, whose squares add up to the square norm in the mean. Sketches of
+//                parts add up to the sketch of the sum. After each of the first kFirstSteps steps,
+//                later after every kLaterEvery.
 //
 // With one rank c_r is 0 and this is Adam. What is not finite stays as it is, so that the exchange
 // reports it, and changes nothing here; nor does a tensor whose gradient is all zeros.
@@ -58,7 +62,7 @@ class AdamVelocity final : public LocalMomentum {
  public:
   static constexpr std::size_t kLanes = 16;
   static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;     // of sketches
-  static constexpr std::uint64_t kRowsEvery = 32, kRowsEveryARank = 4;  // at least
+  static constexpr std::uint64_t kRowsEvery = 32, kRowsEveryARank = 4;  // of rows
   static constexpr double kTimesAsLong = 10.0;                          // as v_r's mean
 
   // `elements`: of the flat gradient. A bucket consists of whole tensors.
@@ -70,8 +74,8 @@ class AdamVelocity final : public LocalMomentum {
   void scale(float factor) override;
   void list_state(StateVisitor& visitor) override;
 
-  // What this rank contributes to the comparison before that step (counted from 0), which the ranks
-  // add; empty if there is none. `step` is the same on all ranks, and compare() gets the sums.
+  // This rank's numbers for the comparison before that step (counted from 0), the same step on all
+  // ranks; empty if none comes before it. Ranks add these numbers and pass the sums to compare().
   [[nodiscard]] std::vector<float> comparison(std::uint64_t step) const;
   void compare(std::span<const float> sums, std::uint64_t step);
   [[nodiscard]] static bool compares_before(std::uint64_t step);
