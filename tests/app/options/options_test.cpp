@@ -819,6 +819,7 @@ TEST(Table, HelpHasTopics) {
   };
   const std::string common = help_text(context()), all = help_text(context(), "all");
   EXPECT_EQ(count(common), 20u);
+  EXPECT_LE(std::ranges::count(common, '\n'), 48) << "the first help is one screen";
   EXPECT_NE(common.find("dptrain --help all"), std::string::npos);
   EXPECT_LT(count(all), 80u);
   Options defaults;
