@@ -56,8 +56,7 @@ __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a,
   }
 }
 
-// ---- the second kernel: kThreads threads, kBlockChannels channels to a block
-// ---------------------
+// ---- the second kernel: kThreads threads, kBlockChannels channels per block ---------------------
 
 inline constexpr unsigned kBlockChannels = 8, kBlockLanes = kThreads / kBlockChannels;
 
