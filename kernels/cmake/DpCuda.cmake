@@ -134,7 +134,7 @@ macro(dp_find_cuda)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPU architectures; as CMake's own variable" FORCE)
     endif()
-    # g++ must be told of what nvcc finds by itself beside it; nvcc of what pip puts into other folders.
+    # g++ needs the folders that nvcc finds by itself next to it; nvcc needs the folders that pip uses.
     set(DP_CUDA_INCLUDE_DIRS ${DP_CUDA_RUNTIME_INCLUDE_DIR} ${DP_CUDA_BLAS_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR})
     foreach(folder ${DP_CUDA_RUNTIME_INCLUDE_DIR}/cccl ${DP_CUDA_RUNTIME_INCLUDE_DIR}/../../cuda_cccl/include)
       if(EXISTS ${folder}/nv/target)
