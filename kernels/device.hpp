@@ -124,7 +124,7 @@ class Device {
 // because the CPU as a device needs the libraries of its operations.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 // Makes a GPU device, whatever options.kind says: for programs that exchange gradients and run no
-// operations. Such programs need no device for gradients in host memory.
+// operations. They need no device if their gradients are in host memory.
 [[nodiscard]] std::unique_ptr<Device> make_gpu(const DeviceOptions& options);
 
 // Call before anything else that concerns GPUs if operations will wait for host functions that in

@@ -13,7 +13,7 @@ struct FreeMemory {
   bool is_of_process = true;  // false: shared with other processes of the host
 };
 
-// Where the kernel publishes the figures; tests use other folders.
+// The folders in which the kernel publishes the figures; tests use others.
 struct MemoryFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";

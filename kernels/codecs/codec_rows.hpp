@@ -3,8 +3,8 @@
 //
 // Only two files include this one: codec_list.cpp makes the CPU's codecs from the rows, and
 // cuda_codecs.cu the GPU's. A format without the functions that the GPU's driver needs (linear.hpp
-// lists them) sets kOnGpu = false. Such a codec still works with a GPU, on gradients in host
-// memory.
+// lists them) has kOnGpu = false in its row. The codec then still works with a GPU, on gradients in
+// host memory.
 #pragma once
 
 #include <tuple>

@@ -148,8 +148,8 @@ std::byte* CpuDevice::scratch() {
 Device::Memory CpuDevice::allocate(std::size_t bytes) {
   const std::size_t size = std::max(bytes, kAlignment) + kAlignment - 1;
   const std::size_t rounded = size / kAlignment * kAlignment;
-  // The kernel overcommits memory and kills the process later, so large requests are compared with
-  // the free memory.
+  // The kernel overcommits memory and kills the process later, so compare the size with the free
+  // memory first.
   const bool fits = rounded < kLargeBytes || rounded < free_bytes();
   void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
   if (memory == nullptr) {
