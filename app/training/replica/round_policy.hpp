@@ -16,7 +16,7 @@ class RoundPolicy final : public OwnSteps {
               const net::OptimizerOptions& optimizer);
 
   // The length in steps of all rounds that begin from now on.
-  void set_length(std::size_t steps) { length_ = steps; }
+  void set_length(std::size_t steps);
   // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now;
   // what waits of them becomes a change of parameters, as the learning rate would have made of it.
   void begin(double learning_rate, bool has_gradients);
