@@ -26,7 +26,7 @@ struct Colour {
   float c[kColours];
 };
 
-// Consecutive draws from one image's random function.
+// Draws consecutive values from one image's random function.
 class Draws {
  public:
   explicit Draws(const CounterRng& rng) : rng_(rng) {}
@@ -68,7 +68,7 @@ float triangle_wave(float t) {  // period 1, between -1 and 1
 // Signed distance to a box of half sides a and b: negative inside, in pixels.
 float box(Point p, float a, float b) { return std::max(std::abs(p.x) - a, std::abs(p.y) - b); }
 
-// What is drawn: the motif with its place, size and angle.
+// A motif with its place, size and angle.
 struct Figure {
   Motif motif;
   Point centre;
@@ -78,7 +78,7 @@ struct Figure {
   float period;     // textures, in pixels
   float phase_x, phase_y;
 
-  // How much of the pixel at (x, y) the figure covers, 0 to 1, edges one pixel wide.
+  // The fraction of the pixel at (x, y) that the figure covers; edges are one pixel wide.
   [[nodiscard]] float coverage(float x, float y) const {
     const float dx = x - centre.x, dy = y - centre.y;
     const Point p{dx * axis.x + dy * axis.y, dy * axis.x - dx * axis.y};
@@ -86,7 +86,8 @@ struct Figure {
     const auto edge = [](float d) { return std::clamp(0.5f - d, 0.0f, 1.0f); };
     const float u = p.x / period + phase_x, v = p.y / period + phase_y;
     const auto textured = [&](float wave) {
-      // The slope of a triangle wave is 4 / period per pixel: edges stay one pixel wide.
+      // A triangle wave has a slope of 4 / period per pixel. Dividing by it keeps edges one pixel
+      // wide.
       return edge(-wave * period / 4) * edge((distance - radius) / 3);
     };
     switch (motif) {
@@ -117,7 +118,7 @@ struct Figure {
   }
 };
 
-// Classes that differ only by the angle have a gap between their angles.
+// Draws an angle. Classes that differ only by the angle have a gap between their angles.
 float draw_angle(Motif motif, Draws& draw) {
   const float sign = draw.chance(0.5f) ? 1.0f : -1.0f;
   switch (motif) {
