@@ -47,7 +47,7 @@ class EventFile {
 
   // When the call returns, the events are in the file.
   void save();
-  // Whether to save events that can wait, such as those of single steps, now: every ten seconds.
+  // Whether to save events that can wait, such as events of steps, now: every ten seconds.
   [[nodiscard]] bool is_save_due() const;
 
  private:

@@ -1,3 +1,6 @@
+// Outline of load(): find the folder, check the sizes of all files, then read the records of each
+// split. A Layout describes either data set. Most of the code finds out what is wrong with a folder
+// or file and how the user can get the right one.
 #include "io/images/cifar.hpp"
 
 #include <algorithm>
@@ -183,7 +186,7 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
       ErrorKind::data, remedy);
 }
 
-// The number of records in a file, from its size.
+// The number of records in a file, computed from its size.
 std::size_t count_records(const fs::path& path, const Layout& layout) {
   std::error_code code;
   const std::uintmax_t bytes = fs::file_size(path, code);
@@ -278,7 +281,7 @@ std::unique_ptr<const ImageSet> load_split(const fs::path& folder, const Layout&
       std::move(pixels), std::move(labels));
 }
 
-// "data_batch_5.bin: has 9000 records and data_batch_1.bin has 10000"
+// Warnings such as "data_batch_5.bin: has 9000 images and data_batch_1.bin has 10000".
 std::vector<std::string> warnings_about(const fs::path& folder, const Layout& layout) {
   std::vector<std::size_t> records;
   for (const std::string& file : layout.train_files) {

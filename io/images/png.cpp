@@ -89,8 +89,8 @@ bool run(Job& job, png_structp reader, png_infop info) {
       job.sink.take_row(box, y, job.whole.data() + row_bytes * y);
     }
   }
-  // All pixels are there and their checksums are correct. What follows says nothing about them and
-  // may be missing (see with_last_checksum).
+  // All pixels are there and their checksums are correct. The rest of the file does not affect them
+  // and may be missing (see with_last_checksum).
   return true;
 }
 

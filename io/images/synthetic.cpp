@@ -236,8 +236,8 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   const Colour ground = draw.colour(30, 150);
   paint_ground(canvas, ground, draw);
 
-  // The change of colour has a random direction, more often to the bright side, and a drawn length,
-  // so faint figures occur.
+  // The figure changes the ground's colour in a random direction, more often to the bright side, by
+  // a drawn amount, so some figures are faint.
   Colour change = draw.colour(-0.4f, 1);
   const float length =
       std::sqrt(change.c[0] * change.c[0] + change.c[1] * change.c[1] + change.c[2] * change.c[2]) +
@@ -246,7 +246,7 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   for (float& c : change.c) c *= contrast / length;
 
   const int patches = draw.below(4);
-  const int before = draw.below(patches + 1);  // these lie behind the figure
+  const int before = draw.below(patches + 1);  // patches behind the figure
   for (int i = 0; i < before; ++i) paint_patch(canvas, draw);
   paint_figure(canvas, draw_figure(static_cast<Motif>(label), draw), change);
   for (int i = before; i < patches; ++i) paint_patch(canvas, draw);

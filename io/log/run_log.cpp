@@ -1,3 +1,6 @@
+// Outline: RunLog::State holds the contents in memory and a LogFile that saves them. create() makes
+// the file at once; resume() restores the contents from a checkpoint's bytes, makes room under the
+// log's name if another file has it, and leaves writing to the first save().
 #include "io/log/run_log.hpp"
 
 #include <fmt/format.h>

@@ -100,7 +100,7 @@ class RunLog {
 
   // When the call returns, all rows and attributes are on the disk.
   void save();
-  // Whether to save rows that can wait, such as those of steps, now. At most once a second, and
+  // Whether to save rows that can wait, such as rows of steps, now. At most once a second, and
   // seldom enough that such saves take less than 1 % of the time.
   [[nodiscard]] bool is_save_due() const;
 
