@@ -63,9 +63,9 @@ class RunLog {
   // added. /sessions gets a new row.
   //
   // The path "auto" stands for the log's earlier path. If `path` holds the same run's log, the log
-  // is replaced. If it holds another file, that file is renamed when `path` is the log's earlier
-  // path; otherwise this is an error. The file is written by the first save(), so a disk that fails
-  // before does not end the run.
+  // is replaced. If it holds another file, that file is renamed if `path` is the log's earlier path
+  // or the log is lost; otherwise this is an error. The file is written by the first save(), so a
+  // disk that fails before does not end the run.
   [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
                                      const RunInfo& info);
 
