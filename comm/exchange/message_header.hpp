@@ -1,8 +1,8 @@
 // Wire format of a message: its bytes besides the payload.
 //
 //     header      16 bytes (MessageHeader)
-//     rate note   8 bytes (RateNote); in segments of an exchange with a rate only
-//     payload     what the codec writes; a start notice has none
+//     rate note   8 bytes (RateNote); only in segments of an exchange with a rate
+//     payload     written by the codec; a start notice has none
 //     seal        4 bytes (comm/mpi/seal.hpp)
 //
 // All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others,

@@ -30,7 +30,8 @@ namespace dp {
 class Stopwatch;
 
 // The index of the first value that is not finite; 0 if all are finite. `memory` is the memory that
-// holds the values. It searches by bisection with many passes, so call it only after a failure.
+// holds the values. It searches by bisection, with one call of is_finite() for each halving: for
+// failures only.
 [[nodiscard]] std::size_t find_not_finite(const SegmentMemory& memory,
                                           std::span<const float> values);
 
