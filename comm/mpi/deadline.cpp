@@ -16,7 +16,7 @@ namespace {
 // After this time without a move the others are pinged; a little later, a warning names a slow
 // rank.
 constexpr double kAsk_s = 5.0, kAnswer_s = 0.5;
-// A rank is pinged again in each such fraction of a timeout.
+// The number of pings to a rank in one timeout.
 constexpr double kQuestions = 8.0;
 // All ranks notice a silent rank at about the same time. The lowest of them reports it. If the job
 // has not ended after this time, the next rank reports it, and so on.
@@ -37,7 +37,7 @@ Deadline::Deadline(Liveness& liveness, const std::vector<std::string>& hosts, Pe
                    int rank, double timeout_s)
     : liveness_(&liveness), hosts_(&hosts), links_(links), rank_(rank), timeout_s_(timeout_s) {}
 
-// The timeout is over, and the last half of it has passed since the question or the last answer.
+// Whether the timeout is over, and half of a timeout has passed since the ping or the last answer.
 bool Deadline::is_silent(int rank) const {
   if (rank == rank_ || seconds_since(since_) <= timeout_s_) return false;
   const Clock::time_point heard = std::max(asked_, liveness_->answered_at(rank));
@@ -102,7 +102,7 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// Of the ranks that answer, the one for which all others seem to wait.
+// Of this rank and those that answer, the one furthest behind, for which the others seem to wait.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);

@@ -1,8 +1,8 @@
 // The deadline of a wait: when nothing has moved for too long, it identifies the rank at fault and
 // ends the run.
 //
-// When nothing has moved for half of the timeout, or for 5 s, it pings every other rank repeatedly
-// (liveness.hpp). The answers decide:
+// When nothing has moved for half of the timeout (5 s at most), it pings every other rank
+// repeatedly (liveness.hpp). The answers decide:
 //
 //     no answer for half of the timeout   that rank is silent: the run ends; the message names the
 //                                         rank and the state of the link to it (peer_links.hpp)

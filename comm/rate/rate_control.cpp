@@ -95,8 +95,8 @@ std::optional<double> MagnitudeHistogram::largest() const {
 double MagnitudeHistogram::step_for(double bits_wanted) const {
   const std::optional<double> most_value = largest();
   if (!most_value) return 0.0;
-  // With a step above twice the largest value all become zero. A step so small that the largest
-  // one has no code is not wanted.
+  // With a step above twice the largest value all values become zero. With a step below the lower
+  // end the largest value would have no code.
   double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
   while (most - least > 0.01) {
     const double middle = (most + least) / 2;
@@ -146,7 +146,7 @@ void RateController::start_for_error(const std::array<MagnitudeHistogram, kRateS
 }
 
 void RateController::start_with(std::array<double, kRateSites> steps) {
-  // A site without values, or with zeros alone, follows the other.
+  // A site without values, or with only zeros, takes the other site's step.
   if (steps[0] == 0.0) steps[0] = steps[1];
   if (steps[1] == 0.0) steps[1] = steps[0];
   if (steps[0] == 0.0) return;
