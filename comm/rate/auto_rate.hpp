@@ -98,8 +98,8 @@ inline constexpr std::array<DenseForm, 4> kDenseForms{{{4, 4.0 + 32.0 / 2048, "q
 
 // Chooses whether auto sends a dense form: the finest form for which the links have had room by the
 // factor kMargin for kPatience consecutive steps. When a link carries less than the form needs, it
-// returns to entropy coding at once, and its patience doubles. The same on all ranks, since it
-// depends only on values that they agree on.
+// changes at once to a coarser form or to entropy coding, and its patience doubles. The same on all
+// ranks, since it depends only on values that they agree on.
 class DenseChoice {
  public:
   static constexpr double kMargin = 1.1;
@@ -132,7 +132,7 @@ struct StepTimes {
 
 class AutoRate {
  public:
-  // What may stay exposed, as a share of the step's computation.
+  // The exposed time that is tolerated, as a fraction of the step's computing time.
   static constexpr double kSlack = 0.03;
   // If more than this fraction of a period was a wait for another rank, it does not lower the
   // estimate.

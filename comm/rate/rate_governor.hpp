@@ -10,7 +10,7 @@
 // The calls of a step, in their order:
 //     begin_step
 //     follow           only if looks_at_values()
-//     order            what the exchange gets
+//     order            the exchange's input
 //     watch()->...     with auto: the step's times
 //     end_step
 //
