@@ -34,7 +34,7 @@ namespace dp {
 struct JobThreadOptions {
   const char* name = "dp-jobs";      // for debuggers and top; at most 15 characters
   std::function<void()> start = {};  // called once, before all jobs
-  std::function<void()> idle = {};   // called between jobs, at least once in `rest`
+  std::function<void()> idle = {};   // called while no job is waiting, after `rest` or earlier
   // called when a failure ends the thread
   std::function<void(const std::exception_ptr&)> failed = {};
   std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle

@@ -10,9 +10,9 @@
 //                c, for all columns but its own. If the last row has no such column, its ranks send
 //                to the owner
 //     column     a collector encodes its row's sum and sends it to the owner
-//     back       the owner encodes the complete sum once, replaces its own by what others will
-//                decode, and sends it to the collectors, its own row, and the ranks of the last row
-//                that miss its column; collectors pass it on to their rows as it came
+//     back       the owner encodes the complete sum once, replaces its own copy by the decoded
+//                payload, and sends it to the collectors, its own row, and the ranks of the last
+//                row if that has no such column; collectors forward it to their rows unchanged
 //
 //     P = 4, chunk 0:    1 --> 0 (owner),  3 --> 2 --> 0,  then  0 --> 2 --> 3,  0 --> 1
 //
