@@ -42,17 +42,17 @@ namespace dp {
 struct ExchangeSetup {
   Transport* transport = nullptr;  // this rank's, shared by its exchanges
   std::uint32_t bucket = 0;        // its number
-  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), unique to it
-  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodeContext
-  std::span<float> gradient;  // the bucket's values, then their sum; in codec->memory()
-  float* residual = nullptr;  // as long as `gradient`; null: no error feedback
+  std::uint32_t stream = 0;        // the first of its message streams (tags.hpp), unique to it
+  std::uint64_t offset = 0;        // of the bucket in the flat gradient, for EncodeContext
+  std::span<float> gradient;       // the bucket's values, then their sum; in codec->memory()
+  float* residual = nullptr;       // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;
   // The codec `none` on the same memory, for sums inside a host. Null: the exchange makes one on
   // host memory when it needs it.
   const Codec* exact = nullptr;
   std::uint64_t seed = 0;
-  std::size_t segment = 65536;  // floats, a multiple of the codec's block
-  std::size_t window = 4;  // segments that a rank may have on the wire at once
+  std::size_t segment = 65536;      // floats, a multiple of the codec's block
+  std::size_t window = 4;           // segments that a rank may have on the wire at once
   bool has_brief_messages = false;  // as in ExchangeShape
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
