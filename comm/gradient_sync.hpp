@@ -16,8 +16,8 @@
 // enqueues, and each replay repeats it. After finish_step() later operations on the GPU see the
 // sums.
 //
-// All ranks make the same calls. Errors are those of reducer.hpp; a wrong combination of options
-// throws Error(usage).
+// All ranks make the same calls. For errors see reducer.hpp; in addition, a wrong combination of
+// options throws Error(usage).
 #pragma once
 
 #include <cstdint>

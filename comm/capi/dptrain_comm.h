@@ -179,7 +179,7 @@ typedef struct {
  * process, and if another process has this rank's identity, as with torchrun inside mpirun. */
 int dptrain_comm_init(void);
 /* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. A launcher may
- * count the processes of MPI or those of the communicator. */
+ * count the processes of MPI or of the communicator. */
 int dptrain_comm_init_with(int32_t fortran_handle);
 /* Ends MPI if dptrain_comm_init has started it. Collective. */
 int dptrain_comm_finalize(void);

@@ -1,3 +1,7 @@
+// Outline: an encode has three parts. begin() chooses the quantiser step and examines the values;
+// encode() calls the codec, the only part that other threads run (encode_own); end() handles a sum
+// that cannot be encoded, counts clamped values and takes the sample. add_and_encode() runs all
+// three for one task; add() and assign_total() only decode.
 #include "comm/exchange/segment_coder.hpp"
 
 #include <algorithm>

@@ -297,8 +297,8 @@ bool SegmentExchange::send_own() {
   return true;
 }
 
-// Handles the next message of the list, if it has come and the message that follows from it can be
-// sent.
+// Handles the next message of the list, if it has arrived and the message that follows from it can
+// be sent.
 bool SegmentExchange::handle_arrival() {
   if (next_handled_ == plan_.tasks.size()) return false;
   const PlanTask& task = plan_.tasks[next_handled_];

@@ -1,3 +1,7 @@
+// Outline: every collective starts non-blocking MPI calls and passes their requests to wait(),
+// which polls, answers pings and enforces the deadline. Data and their checksums travel in two
+// calls at the same time; check_part() compares them. Sums and agree() are all_gather() plus local
+// work.
 #include "comm/mpi/communicator.hpp"
 
 #include <pthread.h>

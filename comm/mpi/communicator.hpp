@@ -100,7 +100,7 @@ class Communicator {
     f();
   }
 
-  // Collective: every rank's `text` becomes that of rank `root`.
+  // Collective: replaces every rank's `text` by rank `root`'s.
   void broadcast(std::string& text, int root = 0);
   // Collective: all ranks' texts, by rank, on rank 0; empty on the others.
   [[nodiscard]] std::vector<std::string> gather(const std::string& text);

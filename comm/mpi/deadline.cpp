@@ -1,3 +1,6 @@
+// Outline: look() decides between going, slow and over, from the time since the last move and the
+// answers to pings. fail() and warn() write the message: the silent ranks, or the rank furthest
+// behind. await_turn() makes one of several ranks report.
 #include "comm/mpi/deadline.hpp"
 
 #include <fmt/format.h>
@@ -102,7 +105,8 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// Of this rank and those that answer, the one furthest behind, for which the others seem to wait.
+// The rank furthest behind, among this rank and the ranks that answer: the others seem to wait for
+// it.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);

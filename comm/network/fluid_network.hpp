@@ -92,7 +92,7 @@ class FluidNetwork {
   std::vector<std::size_t> active_;  // of the flows
   std::vector<Tokens> tokens_;       // of the ports that send, then of those that receive
   double now_s_ = 0.0, next_s_ = std::numeric_limits<double>::infinity();
-  bool is_shared_ = true;  // rates and next_s_ are those of the active flows
+  bool is_shared_ = true;  // rates and next_s_ are up to date
 };
 
 }  // namespace dp

@@ -47,11 +47,11 @@ struct BusyPeriod {
 // high by the fraction of coding time; AutoRate corrects the consequences.
 //
 // On a busy machine threads wake up late, and a is far more than the link's latency: few bytes then
-// take as long as many. So a is the larger of two values. One is the delay with which messages were
-// noticed in the period (BusyPeriod::late_s). The other is learnt from the slope of time over
-// bytes, whenever the bytes of two consecutive periods differ by more than a tenth. If a is half of
-// t or more, there is no upper bound, and the estimate rises again, up to the rate measured before
-// the first step.
+// take as long as many. Therefore a is the larger of two values. One is the delay with which
+// messages were noticed in the period (BusyPeriod::late_s). The other is learnt from the slope of
+// time over bytes, whenever the bytes of two consecutive periods differ by more than a tenth. If a
+// is half of t or more, there is no upper bound, and the estimate rises again, up to the rate
+// measured before the first step.
 class LinkRateEstimate {
  public:
   static constexpr std::size_t kPeriods = 5;

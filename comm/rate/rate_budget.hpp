@@ -2,8 +2,8 @@
 // arithmetic, without clock or network.
 //
 // Model: a host's port carries `goodput_bytes_per_s` in each direction, and buckets go over it one
-// after the other, in their order. Bucket j begins when its gradients and those of all buckets
-// before it are ready, and when the port is free. At b bits per value it puts
+// after the other, in their order. Bucket j begins when its own and all earlier buckets' gradients
+// are ready, and when the port is free. At b bits per value it puts
 //
 //     w_j(b) = wire_factor x (elements_j x b / 8 + fixed_bytes_j)
 //

@@ -1,3 +1,7 @@
+// Outline: MagnitudeHistogram estimates entropy and error for any quantiser step from counts of
+// magnitudes, and finds steps by bisection. RateController computes in whole numbers (logarithms of
+// steps, debts): start() sets the steps from histograms, update() moves them after each training
+// step, and follow() moves them with the values of a round.
 #include "comm/rate/rate_control.hpp"
 
 #include <algorithm>
@@ -88,7 +92,7 @@ double MagnitudeHistogram::bits(double step) const {
 std::optional<double> MagnitudeHistogram::largest() const {
   std::size_t last = kBins;
   while (last > 1 && counts_[last - 1] == 0) --last;
-  if (last <= 1) return std::nullopt;  // bin 0 holds zeros and what is nearly zero
+  if (last <= 1) return std::nullopt;  // bin 0 holds zeros and values that are nearly zero
   return magnitude_of(last - 1);
 }
 

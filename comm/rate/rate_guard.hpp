@@ -45,7 +45,7 @@ using SiteSquares = std::array<EncodedSquares, kRateSites>;
 }
 
 // A rank's relative errors divided by the wanted error, coded for a message: a byte for each site,
-// from 1/4 to 4 in steps of 1 %. Of several ranks' errors, the largest counts.
+// from 1/4 to 4 in steps of 1 %. The largest error of all ranks counts.
 class RateErrors {
  public:
   static constexpr std::uint16_t kNone = 0xffff;

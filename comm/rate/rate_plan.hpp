@@ -51,10 +51,9 @@ class RunDebt {
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
  private:
-  static constexpr double kUnit = 0x1p-32;  // debts_ are whole multiples of it, so that all ranks
-                                            // agree
+  static constexpr double kUnit = 0x1p-32;  // of debts_, which are whole numbers
   std::array<std::int64_t, kRateSites> debts_ = {};
-  // Of the last step. It is added when the progress of the next one is known.
+  // The last step's values. They are added when the progress of the next step is known.
   std::array<double, kRateSites> sent_ = {-1.0, -1.0};  // bits a value; below 0: nothing
   double progress_ = -1.0, factor_ = 1.0;
   // For the current step: bits left in the plan, and the bits of kLeastSteps steps.

@@ -1,3 +1,6 @@
+// Outline: make_exchange() creates the state that a bucket's codec needs, makes the exchange of the
+// codec's kind, and wraps it: spaced (every k-th step) inside, velocity outside. The rest computes
+// bytes, hops and plans from the same shapes.
 #include "comm/reducer/bucket_exchanges.hpp"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Outline: prepare() calls step() for each tensor of a bucket. step() updates m_r, v_r, s_r and the
+// rows' means, replaces the gradient by u_r, and computes the sketch. comparison() collects this
+// rank's sketches and rows; compare() takes their sums over ranks. others() and ratio_of() compute
+// c_r from them.
 #include "comm/topologies/adam_velocity.hpp"
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 // and large enough that headers and latency do not matter. The one-dimensional region is sent in
 // fp32 or with the codec's small_codec (CodecInfo), because it is small and its values do not
 // tolerate coarse bins. Its last gradients are final only when backward ends, so training always
-// waits for them. A small region is the last bucket. Of a large region, only the last part is the
-// last bucket; the rest is sent before the last bucket of matrices.
+// waits for them. A small region is the last bucket. If the region is large, only its last part is
+// the last bucket; the rest is sent before the last bucket of matrices.
 //
 // At few planned bits (has_few_bits), one more message costs as many bytes as hundreds of values.
 // Then a last bucket of matrices of less than half of bucket_bytes joins the bucket before it, and

@@ -35,7 +35,7 @@ struct Grid {
     return has(row, chunk) ? rank_at(row, chunk) : owner_of(chunk);
   }
   // The ranks that send their own values of its chunk to this rank, in the order in which it takes
-  // them: its row by shifts and, if it owns the chunk, those of a last row without its column.
+  // them: its row by shifts and, if it owns the chunk, the ranks of a last row without its column.
   [[nodiscard]] std::vector<int> members_of(std::size_t rank) const {
     std::vector<int> members;
     const std::size_t row = row_of(rank), column = column_of(rank);

@@ -22,7 +22,7 @@ namespace {
 
 using Tensor = PowerSgdPlan::Tensor;
 
-// A step goes through these phases. Those that compute handle one tensor per call.
+// A step goes through these phases. The phases that compute handle one tensor per call.
 enum class Phase : std::uint8_t {
   waiting,        // until start() is called
   first_factors,  // P_k = M_k Q
@@ -284,8 +284,7 @@ class PowerSgd final : public Exchange {
     for (std::size_t j = 0; j < factor_rank_; ++j) keep_column(t, j);
   }
 
-  // Samples one tensor per step. As P is orthonormal, the squared error is that of M minus that of
-  // Q_k.
+  // Samples one tensor per step. As P is orthonormal, the squared error is norm(M)^2 - norm(Q_k)^2.
   void sample_error(const Tensor& tensor, const float* own_q) {
     const SegmentMemory& memory = setup_.codec->memory();
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));

@@ -37,7 +37,7 @@
 // If the input of any rank is not finite, all ranks deliver zeros and report it; residuals and Q do
 // not change. A single rank exchanges nothing and leaves the gradient unchanged.
 //
-// Host memory only. Failures are those of the inner exchanges.
+// Host memory only. Failures are the inner exchanges'.
 #pragma once
 
 #include <memory>

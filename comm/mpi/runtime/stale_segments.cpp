@@ -27,8 +27,8 @@ constexpr auto kEnding = std::chrono::milliseconds(500);
 
 // Whether no process of this kernel has the file open for writing, or mapped from such a
 // descriptor, as ranks do. The kernel grants a read lease only then. The lease also covers
-// processes that /proc does not show here, such as those of another container with the same host
-// name. False if not known.
+// processes that /proc does not show here, such as processes of another container with the same
+// host name. False if not known.
 bool is_unused(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return false;

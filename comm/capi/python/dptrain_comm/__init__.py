@@ -16,7 +16,8 @@ Without it:
 
 or, for the defaults, dptrain_comm.allreduce_gradients(model) without a state.
 
-`dptrain --help` lists the codecs, and dptrain_comm.h describes the functions that this module calls.
+`dptrain --help` lists the codecs, and dptrain_comm.h describes the functions that this module
+calls.
 """
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ class Delivery:
             values *= factor
 
     def deliver(self, gradients: Gradients, held: list, all_finite: bool, scale: float = 1.0) -> None:
-        """held: slots and this rank's gradients, or None. scale: the factor of the exchanged values."""
+        """held: slots and this rank's gradients, or None. scale: a factor of exchanged values."""
         import torch
         counts = [1.0] * len(gradients.slots)
         if gradients.counts is not None:
             counts = gradients.counts.tolist()
         else:
-            for slot in (slot for slot, gradient in held if gradient is None):  # frozen on all ranks
+            for slot in (slot for slot, gradient in held if gradient is None):  # frozen
                 counts[slot] = 0.0
         if all_finite:
             self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)

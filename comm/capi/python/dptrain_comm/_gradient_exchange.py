@@ -1,7 +1,8 @@
 """The exchange of a program's gradients, from its first step on: the common part of DDP's hook
 (_buckets.py) and State.allreduce_gradients().
 
-A step: follow_parameters(), begin_step(), send() of all parameters in any number of parts, finish_step().
+A step: follow_parameters(), begin_step(), send() of all parameters in any number of parts,
+finish_step().
 """
 from __future__ import annotations
 

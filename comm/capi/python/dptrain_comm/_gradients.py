@@ -55,7 +55,8 @@ class Gradients:
 
     def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool, slot_names: list[str] | None = None):
         """Collective: makes the exchange. has_counts: adds a slot in which the ranks count each
-        parameter's gradients. slot_names: names of the first parameters, from an earlier exchange."""
+        parameter's gradients. slot_names: names of the first parameters, from an earlier
+        exchange."""
         if not parameters:
             raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
         slots, slot_names, shapes = [], slot_names or [], [local(p.detach()).shape for p in parameters]
@@ -97,8 +98,8 @@ class Gradients:
         self.exchange.close()
 
     def check(self, pairs: list) -> list:
-        """pairs: parameters and their gradients. Returns the parameters that are not in the exchange
-        yet. Raises an Error for a sparse gradient."""
+        """pairs: parameters and their gradients. Returns the parameters that are not in the
+        exchange yet. Raises an Error for a sparse gradient."""
         import torch
         for parameter, gradient in pairs:
             if gradient is not None and gradient.layout != torch.strided:
@@ -111,8 +112,8 @@ class Gradients:
                      "and make a new one")
 
     def missing(self, pairs: list) -> list:
-        """The exchange's parameters that are not among `pairs`: frozen ones, and ones that require a
-        gradient, which must be in every step."""
+        """The exchange's parameters that are not among `pairs`: frozen ones, and ones that require
+        a gradient, which must be in every step."""
         present = {id(parameter) for parameter, _ in pairs}
         return [parameter for parameter in self.parameters if id(parameter) not in present]
 
@@ -124,7 +125,7 @@ class Gradients:
                         "new one by init()")
 
     def count(self, held: list) -> None:
-        """Sends the flags of the gradients that this rank has. held: slots and gradients, or None."""
+        """Sends flags for the gradients that this rank has. held: slots and gradients, or None."""
         self.counts.fill_(1.0)
         for slot, gradient in held:
             if gradient is None:

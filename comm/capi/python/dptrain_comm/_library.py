@@ -22,7 +22,7 @@ _SONAME = "libdptrain_comm.so.0"
 
 
 class Error(RuntimeError):
-    """`code` is one of dptrain's exit codes: 2 usage, 3 data, 4 communication, 5 memory, 70 internal."""
+    """`code` is a dptrain exit code: 2 usage, 3 data, 4 communication, 5 memory, 70 internal."""
 
     def __init__(self, code: int, message: str):
         super().__init__(message)
@@ -386,9 +386,9 @@ class Exchange:
     """A dptrain_comm and its functions. Each exchange has its own thread and its own sums."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
-        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first,
-        trace_steps, optimizer ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and
-        defaults of dptrain_comm_options."""
+        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s,
+        trace, trace_first, trace_steps, optimizer ("sgd" or "adam"), has_nesterov, momentum, beta1,
+        beta2 and epsilon, with the meanings and defaults of dptrain_comm_options."""
         if is_child():
             raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
                         "below if __name__ == \"__main__\"")
@@ -442,7 +442,7 @@ class Exchange:
         return all_finite.value == 1
 
     def statistics(self) -> dict[str, float]:
-        """Bytes and seconds of this rank since the last call; bits a value for codecs with a rate."""
+        """Bytes and seconds of this rank since the last call; bits a value if there is a rate."""
         return self.take("")[0]
 
     def buckets(self) -> list[dict[str, str]]:
@@ -493,9 +493,9 @@ class Exchange:
         _call("write_trace", self._handle)
 
     def gather(self, numbers: list[float]) -> list[list[float]]:
-        """All ranks' numbers, by rank, on rank 0; an empty list on other ranks. Collective, with the
-        same count on each rank. With shards: among the ranks that exchange with each other, on the
-        lowest of them."""
+        """All ranks' numbers, by rank, on rank 0; an empty list on other ranks. Collective, with
+        the same count on each rank. With shards: among the ranks that exchange with each other, on
+        the lowest of them."""
         ranks = size() // self._shards
         mine = (ctypes.c_double * len(numbers))(*numbers)
         every = (ctypes.c_double * (len(numbers) * ranks))() if rank() < self._shards else None
@@ -503,10 +503,11 @@ class Exchange:
         return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(ranks)]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        """All ranks' bytes, by rank, on rank 0; an empty list on other ranks. Collective; lengths may
-        differ. Bytes are sent in pieces, each with its own timeout."""
+        """All ranks' bytes, by rank, on rank 0; an empty list on other ranks. Collective; lengths
+        may differ. Bytes are sent in pieces, each with its own timeout."""
         lengths = [int(row[0]) for row in self.gather([float(len(mine))])]
-        longest = ctypes.c_uint64(max(lengths, default=0))  # rank 0's; with shards, all groups need the same
+        # Rank 0's; with shards, all groups need the same.
+        longest = ctypes.c_uint64(max(lengths, default=0))
         broadcast(ctypes.addressof(longest), ctypes.sizeof(longest))
         found = [bytearray() for _ in lengths]
         for first in range(0, longest.value, _PIECE):

@@ -5,8 +5,8 @@ A GradScaler multiplies the loss, and thus every gradient, by a number that chan
 training. This module wraps the scaler's methods, also in derived classes such as FSDP's
 ShardedGradScaler:
 
-    scale()     the backward pass of the scaled loss notes the scaler. Gradient hooks of the loss run
-                before the hooks of all parameters, hence before any bucket is sent
+    scale()     the backward pass of the scaled loss notes the scaler. Gradient hooks of the loss
+                run before the hooks of all parameters, hence before any bucket is sent
     unscale_()  notes the optimiser whose gradients are no longer scaled
     update()    ends an iteration and removes a remaining note, which comes from a training without
                 an exchange
@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from ._library import Error
 
 _noted: list = []  # scalers of the backward passes since the last LossScale.change()
-_optimizers: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # by scaler: all that it has unscaled
+# By scaler: all that it has unscaled.
+_optimizers: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def _note(scaler, outputs):
@@ -58,8 +59,8 @@ def _after_update(scaler, result, _arguments):
 
 
 def _wrap(kind: type) -> None:
-    """Wraps the methods that this class defines itself, once; inherited ones are wrapped in the base
-    class."""
+    """Wraps the methods that this class defines itself, once; inherited ones are wrapped in the
+    base class."""
     for name, after in (("scale", _after_scale), ("unscale_", _after_unscale), ("update", _after_update)):
         method = vars(kind).get(name)
         if method is None or hasattr(method, "notes_scaler"):
@@ -118,12 +119,12 @@ class LossScale:
         watch()
 
     def change(self, pairs: list) -> float:
-        """Returns the scale of this step's loss divided by the last one's. Call it once a step, when
-        its backward pass has begun.
+        """Returns the scale of this step's loss divided by the last one's. Call it once a step,
+        when its backward pass has begun.
 
-        pairs: the exchanged parameters and gradients, as far as they are known. If all gradients are
-        None or zeros, this rank may have made no backward pass while others have: the scaler of the
-        last step is used.
+        pairs: the exchanged parameters and gradients, as far as they are known. If all gradients
+        are None or zeros, this rank may have made no backward pass while others have: the scaler of
+        the last step is used.
         """
         scalers = _noted[:]
         _noted.clear()

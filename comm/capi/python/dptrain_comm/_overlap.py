@@ -1,4 +1,4 @@
-"""Sends gradients of a module without DistributedDataParallel while its backward pass is running."""
+"""Sends gradients of a module without DistributedDataParallel during its backward pass."""
 from __future__ import annotations
 
 import contextlib
@@ -53,7 +53,8 @@ class Overlap:
         core, gradients = self._core, self._core.gradients
         if gradients is None or core.needs_all_gradients():
             return
-        if self._may_leave is None:  # not if there are new parameters: allreduce_gradients() adds them
+        # Not if there are new parameters: allreduce_gradients() adds them.
+        if self._may_leave is None:
             self._may_leave = all(id(p) in gradients.slots for p in self._model.parameters() if p.requires_grad and id(p) in self._hooks)
         if not self._may_leave:
             return

@@ -43,8 +43,8 @@ def _require_same(name: str, its_rank: int, its_size: int) -> None:
 
 
 def check(group=None) -> None:
-    """Raises an Error unless this rank has the same number in torch.distributed, or in that group of
-    it. Does nothing if torch.distributed is not initialised."""
+    """Raises an Error unless this rank has the same number in torch.distributed, or in that group
+    of it. Does nothing if torch.distributed is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized() or is_child():
         return
@@ -79,12 +79,13 @@ def _check_new_group(function, arguments, named) -> None:
                    for number, variable in zip(numbers, ("RANK", "WORLD_SIZE"))]
     try:
         its_rank, its_size = (int(number) for number in numbers)
-    except (TypeError, ValueError):  # it gets the numbers elsewhere, or reports that they are missing
+    except (TypeError, ValueError):  # not known here; PyTorch reports missing ones
         return
     _require_same("torch.distributed", its_rank, its_size)
 
 
-_hooked: "weakref.WeakSet" = weakref.WeakSet()  # DistributedDataParallel whose hook has no State of ours
+# DistributedDataParallel whose hook has no State of ours.
+_hooked: "weakref.WeakSet" = weakref.WeakSet()
 
 
 def check_groups_of(parameter) -> None:

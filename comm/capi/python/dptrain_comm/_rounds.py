@@ -75,8 +75,8 @@ class Rounds:
         self._rate_before = 0.0
 
     def step(self) -> bool:
-        """Call it after each optimizer.step(). Returns whether the round has ended; in that case the
-        call was collective."""
+        """Call it after each optimizer.step(). Returns whether the round has ended; in that case
+        the call was collective."""
         self.steps += 1
         if self._optimizer is not None:
             self._rates.append(max(float(group["lr"]) for group in self._optimizer.param_groups))

@@ -1,8 +1,8 @@
 """The run log of a PyTorch program, in the format of dptrain's (io/log/run_log.hpp), for dpreport
 and other readers.
 
-It is written from Python, so that the library does not need HDF5. After each epoch rank 0 writes the
-whole file under another name and renames it, so that the log is never incomplete, even if the
+It is written from Python, so that the library does not need HDF5. After each epoch rank 0 writes
+the whole file under another name and renames it, so that the log is never incomplete, even if the
 program is killed. If the log cannot be written, training continues: this is reported once, and the
 next epoch tries again.
 """
@@ -157,7 +157,8 @@ class RunLog:
     def _add_step(self, exchange: Exchange, step: int, step_s: float, backward_s: float, exposed_s: float) -> None:
         """As in dptrain, a step's row has rank 0's measurements."""
         is_logged = step % self._every == 0
-        if not is_logged and (step + 1) % self._every != 0:  # take() before a logged step starts its costs
+        # Take() before a logged step starts its costs.
+        if not is_logged and (step + 1) % self._every != 0:
             return
         total = exchange.take(STEP_READER)[0]
         if is_logged:
@@ -254,7 +255,7 @@ class RunLog:
             self._write(unfinished, is_finished)
             os.replace(unfinished, self._path)
             self._warned = False
-        except (OSError, RuntimeError) as error:  # h5py raises RuntimeError for some failures to write
+        except (OSError, RuntimeError) as error:  # h5py raises RuntimeError, too
             if not self._warned:
                 print(f"dptrain_comm: log {self._path}: cannot be written: {error}; training goes on, and the next epoch "
                       "tries again", file=sys.stderr, flush=True)
@@ -291,7 +292,7 @@ class RunLog:
             for variable, name in (("DPTRAIN_LINK_BIT_PER_S", "nominal_bit_per_s"), ("DPTRAIN_LINK_DELAY_S", "nominal_delay_s"),
                                    ("DPTRAIN_LINK_LOSS", "nominal_loss"), ("DPTRAIN_LINK_SHARED", "nominal_is_shared")):
                 try:
-                    file.attrs[name] = float(os.environ[variable])  # the lab sets its links' properties
+                    file.attrs[name] = float(os.environ[variable])  # set by the lab
                 except (KeyError, ValueError):
                     pass
             file.create_group("config").attrs.update(config)

@@ -41,7 +41,8 @@ class SavedState:
 
     step: int = 0
     exchange: bytes | None = None
-    of_others: list = dataclasses.field(default_factory=list)  # instead of exchange: states to be merged
+    # Instead of exchange: states to be merged.
+    of_others: list = dataclasses.field(default_factory=list)
     loss_scale: float | None = None
     late: dict = dataclasses.field(default_factory=dict)  # the same on all ranks
     slots: list = dataclasses.field(default_factory=list)  # names; empty if the state lacks them
@@ -176,8 +177,8 @@ def _unpacked(value, of_rank: int) -> dict:
 
 
 def _own_of(state: dict) -> SavedState:
-    """This rank's state from the dict of all ranks' states. If that has another number of ranks, all
-    of them, to be merged."""
+    """This rank's state from the dict of all ranks' states. If that has another number of ranks,
+    all of them, to be merged."""
     states = state["ranks"]
     if not isinstance(states, (list, tuple)) or not states:
         raise StateError(f"ranks is {_described(states)}; allowed: a list of every rank's state, as state_dict(all_ranks=True) of rank 0 "

@@ -145,12 +145,12 @@ class State:
         return contextlib.nullcontext() if self._overlap is None else self._overlap.no_sync()
 
     def all_reduce(self, tensor, name: str, compress: str = "q8"):
-        """Replaces the tensor by the sum over all ranks, with the same bits on all ranks, and returns
-        it. Collective, between steps.
+        """Replaces the tensor by the sum over all ranks, with the same bits on all ranks, and
+        returns it. Collective, between steps.
 
         name: identifies the residual: it is sent with the next tensor of this name, which must have
-        the same shape and codec. Each name has its own exchange, with a thread. A tensor that is not
-        finite on some rank becomes NaN on all ranks.
+        the same shape and codec. Each name has its own exchange, with a thread. A tensor that is
+        not finite on some rank becomes NaN on all ranks.
         """
         self._tensors.reduce(tensor, name, compress, 1.0)
         return tensor
@@ -161,8 +161,8 @@ class State:
         return tensor
 
     def broadcast(self, tensor):
-        """Replaces the tensor, of any type, by an exact copy of rank 0's, and returns it. Collective,
-        between steps."""
+        """Replaces the tensor, of any type, by an exact copy of rank 0's, and returns it.
+        Collective, between steps."""
         _ranks.broadcast(tensor)
         return tensor
 
@@ -171,10 +171,10 @@ class State:
               data_s: float = 0.0, eval_s: float = 0.0) -> None:
         """Ends an epoch and adds its row to the run log; does nothing without `log`. Collective.
 
-        samples: the number of this rank's images in the epoch. The losses and accuracies (fractions)
-        are this rank's, too; the log has their means over ranks, weighted by samples. data_s: the
-        time for which this rank waited for data. eval_s: the time since training ended, which is not
-        part of the epoch, for example an evaluation.
+        samples: the number of this rank's images in the epoch. The losses and accuracies
+        (fractions) are this rank's, too; the log has their means over ranks, weighted by samples.
+        data_s: the time for which this rank waited for data. eval_s: the time since training ended,
+        which is not part of the epoch, for example an evaluation.
         """
         if self._core.log is None:
             return
@@ -212,7 +212,8 @@ class State:
         """For a checkpoint: the step and this rank's residuals.
 
         all_ranks: collective. Rank 0's dict then has the states of all ranks, for a checkpoint that
-        only rank 0 writes; when it is loaded, each rank takes its own. Other ranks' dicts are empty.
+        only rank 0 writes; when it is loaded, each rank takes its own. Other ranks' dicts are
+        empty.
         """
         if all_ranks:
             return self._state_of_all()

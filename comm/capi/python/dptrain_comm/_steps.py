@@ -5,7 +5,8 @@ own size, and momentum applied after the exchange ignores for how many steps a l
 Therefore each rank makes the step from its own gradient, and the exchange sums steps. After the
 exchange, `.grad` of these parameters holds a step. A hook before optimizer.step() subtracts the
 learning rate times the step and sets `.grad` to None, so that the optimiser skips the parameters; a
-hook after it restores `.grad`. The optimiser updates all other parameters, such as biases, as usual.
+hook after it restores `.grad`. The optimiser updates all other parameters, such as biases, as
+usual.
 """
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def _words(value) -> str:
 
 
 class Steps:
-    """clip_norm: each rank clips its own gradient to this norm before its step, since there is no sum
-    of gradients (if gradients are exchanged, their sum is clipped). None: no clipping."""
+    """clip_norm: each rank clips its own gradient to this norm before its step, since there is no
+    sum of gradients (if gradients are exchanged, their sum is clipped). None: no clipping."""
 
     def __init__(self, optimizer, clip_norm: float | None):
         self._optimizer = optimizer
@@ -91,7 +92,7 @@ class Steps:
             raise Error(2, f"{name} is in no parameter group of the optimizer: add it, or {_WITHOUT}")
 
     def watch(self) -> None:
-        """Registers the hooks. Call it before the first step(), whose closure may make the exchange."""
+        """Registers the hooks, before the first step(): its closure may make the exchange."""
         if not self._hooks:
             self._hooks = [self._optimizer.register_step_pre_hook(self._before),
                            self._optimizer.register_step_post_hook(self._after)]
@@ -172,7 +173,8 @@ class Steps:
 
     def _take_over(self, optimizer) -> None:
         import torch
-        given = getattr(optimizer, "grad_scale", None)  # set by GradScaler for fused optimisers, which divide by it
+        # Set by GradScaler for fused optimisers, which divide by it.
+        given = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if given is None else _number(given)
         if not self.is_any:
             if self.clip_norm is not None:

@@ -7,12 +7,13 @@ from ._library import Error, Exchange, Slot, check, size
 
 
 class Tensors:
-    """Tensors by name. Each name has its own exchange, which keeps the codec's state between calls."""
+    """Tensors by name. Each name has its own exchange, which keeps the codec's state."""
 
     def __init__(self, options: dict):
         self._options = {name: value for name, value in options.items() if name in ("seed", "timeout_s", "link_bit_per_s")}
         self._made: dict[str, tuple] = {}  # exchange, its values, codec
-        self._saved: dict[str, list[bytes]] = {}  # states for later exchanges; several: to be merged
+        # States for later exchanges; several: to be merged.
+        self._saved: dict[str, list[bytes]] = {}
 
     def reduce(self, tensor, name: str, compress: str, share: float) -> bool:
         """Replaces the tensor by the sum over ranks of share * tensor. Returns whether all ranks'
@@ -73,8 +74,8 @@ class Tensors:
         return {**waiting, **{name: exchange.save() for name, (exchange, _, _) in self._made.items()}}
 
     def load(self, saved: dict[str, list[bytes]]) -> None:
-        """saved: by name, this rank's state, or the states of all ranks of a run with another number
-        of ranks."""
+        """saved: by name, this rank's state, or the states of all ranks of a run with another
+        number of ranks."""
         self.close()
         self._saved = dict(saved)
 

@@ -9,7 +9,7 @@ from ._library import Error, Exchange, rank
 class Trace:
     def __init__(self, options: dict):
         self.is_due = bool(options.get("trace"))
-        self._steps = options.get("trace_first", 5) + options.get("trace_steps", 20)  # until the trace's end
+        self._steps = options.get("trace_first", 5) + options.get("trace_steps", 20)  # left
 
     def step_ends(self) -> bool:
         """Counts a step. Returns whether it was the last traced one."""

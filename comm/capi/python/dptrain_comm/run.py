@@ -3,9 +3,9 @@
     python -m dptrain_comm.run --nproc-per-node 4 train.py ARGS
     python -m dptrain_comm.run --nnodes 2 --nproc-per-node 1 --hosts one,two train.py ARGS
 
-Run it once, on one host; mpirun starts the ranks on other hosts by ssh, or by the batch system of its
-job. Each rank has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
-MASTER_PORT and the others.
+Run it once, on one host; mpirun starts the ranks on other hosts by ssh, or by the batch system of
+its job. Each rank has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT and the others.
 """
 from __future__ import annotations
 
