@@ -157,7 +157,7 @@ class RunLog:
     def _add_step(self, exchange: Exchange, step: int, step_s: float, backward_s: float, exposed_s: float) -> None:
         """As in dptrain, a step's row has rank 0's measurements."""
         is_logged = step % self._every == 0
-        # Take() before a logged step starts its costs.
+        # The call of take() before a logged step starts its costs.
         if not is_logged and (step + 1) % self._every != 0:
             return
         total = exchange.take(STEP_READER)[0]
