@@ -134,8 +134,7 @@ std::vector<StatefulTensor> read_tensors(Reader& reader) {
   const std::uint64_t count = reader.take_number();
   constexpr std::uint64_t kMostValues = std::uint64_t{1} << 40;
   std::vector<StatefulTensor> tensors;
-  for (std::uint64_t t = 0; t < count; ++t) {  // if the count is wrong, the reader throws at the
-                                               // end of the bytes
+  for (std::uint64_t t = 0; t < count; ++t) {  // a wrong count ends in the reader's Error
     StatefulTensor tensor{.name = reader.take_text()};
     tensor.rows = reader.take_number();
     tensor.columns = reader.take_number();

@@ -70,8 +70,7 @@ class EncodeSample {
   bool wants_saturation_ = false, wants_residual_ = false;
   double value_squares_ = 0.0, gradient_squares_ = 0.0;
   std::shared_ptr<float> decoded_;          // a segment, in the codec's memory
-  std::vector<float> values_, their_rest_;  // the segment on the host: as decoded, and the dropped
-                                            // part
+  std::vector<float> values_, their_rest_;  // on the host: as decoded, and the dropped part
 };
 
 // The number of saturated values among decoded + rest. `block` is 1 for a codec without blocks.

@@ -70,8 +70,7 @@ class SegmentCoder {
   // Encodes the partial sums of up to kMostAtOnce tasks that take nothing, with
   // ExchangeSetup::threads. Writes the payload of tasks[i] to the start of payloads[i], and
   // shortens payloads[i] to it. In a trace their common time is divided evenly among them.
-  static constexpr std::size_t kSegmentsAThread = 4;  // waking a thread takes a third of a usual
-                                                      // encode
+  static constexpr std::size_t kSegmentsAThread = 4;  // waking one takes a third of an encode
   static constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
   void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);
 

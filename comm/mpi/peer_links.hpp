@@ -53,8 +53,7 @@ class PeerLinks {
   };
   [[nodiscard]] std::map<std::string, Counts> count() const;
 
-  std::map<std::uint32_t, std::string> host_of_;  // by address; only addresses that a single host
-                                                  // has
+  std::map<std::uint32_t, std::string> host_of_;  // by address, if unique to a host
   std::map<std::string, Counts> marked_;
 };
 

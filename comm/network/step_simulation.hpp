@@ -84,8 +84,7 @@ struct StepSetup {
   std::size_t window = 4;  // segments of a bucket on the wire
   std::size_t buckets_in_flight = 3;
   CodecCosts exact = CodecCosts::exact();  // of messages that are always fp32
-  double message_bytes = 0.0;              // on the wire with each message, in addition to its own
-                                           // bytes
+  double message_bytes = 0.0;              // extra bytes on the wire with each message
   double message_s = 0.0;                  // the thread's time for each message sent or taken
   double byte_s = 0.0;                     // the thread's time for each of their bytes
   double stolen = 0.0;

@@ -29,9 +29,9 @@ namespace dp {
 
 struct BudgetBucket {
   std::size_t elements = 0;
-  double ready_s = 0.0;      // when its gradients are final, on the clock of backward_end_s
-  double fixed_bytes = 0.0;  // payload bytes that do not depend on the rate, counted once and not
-                             // per leg
+  double ready_s = 0.0;  // when its gradients are final, on the clock of backward_end_s
+  // Payload bytes that do not depend on the rate; counted once, not per leg.
+  double fixed_bytes = 0.0;
 };
 
 struct RateBudgetSetup {

@@ -134,8 +134,8 @@ class MagnitudeHistogram {
 
 // For segments that choose their own steps (segment_rates.hpp), by site.
 struct EvenOrder {
-  std::array<double, kRateSites> bits = {};  // a value, in the mean of all segments; 0: segments
-                                             // use the common step
+  // Bits a value, in the mean of all segments. 0: segments use the common step.
+  std::array<double, kRateSites> bits = {};
   std::array<double, kRateSites> share_factors = {1.0, 1.0};  // factors for their shares
 };
 

@@ -66,8 +66,7 @@ class ErrorSample {
   bool is_wanted_ = false, is_on_ = false;
   std::vector<Run> runs_;
   std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
-  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; one more for the
-                                                      // end
+  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; as above
   BufferSet memory_;                                  // host memory that the device reaches
   std::span<float> inputs_, delivered_;
   std::vector<float> all_;                          // all ranks' inputs of this rank's part

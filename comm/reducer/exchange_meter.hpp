@@ -34,9 +34,9 @@ struct CommCost {
   double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
   double encode_s = 0.0;  // the part of comm_s in encoders and the caller's hooks
   double decode_s = 0.0;
-  double peer_wait_s = 0.0;  // the part of comm_s spent waiting for a rank that has not begun the
-                             // oldest bucket in flight
-  double wire_s = 0.0;       // the rest
+  // The part of comm_s spent waiting for a rank that has not begun the oldest bucket in flight.
+  double peer_wait_s = 0.0;
+  double wire_s = 0.0;  // the rest
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
   std::uint64_t sent_messages = 0;
