@@ -28,7 +28,7 @@ double seconds_now() {
 
 // True for codecs that plan fewer than 0.1 bits a value. Only these gain from gradients that are
 // computed ahead of the common parameters (undelivered_parts): at 0.1 bits there was no gain
-// (experiments/README.md, "Also tried at few bits"), and a step took 5 % longer.
+// (experiments/studies/few_bits.md), and a step took 5 % longer.
 bool is_long_undelivered(const CodecSpec& codec) {
   constexpr double kFrom = 0.1;
   return has_few_bits(codec) && codec.number("bits") < kFrom;

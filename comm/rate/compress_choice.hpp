@@ -12,8 +12,8 @@
 namespace dp {
 
 // The range of bits a value that auto may send. Fewer than least_bits would cost quality; more than
-// most_bits hardly help. Velocities need fewer bits than gradients (experiments/README.md, "ecq and
-// auto").
+// most_bits hardly help. Velocities need fewer bits than gradients
+// (experiments/studies/velocity.md).
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
   // Adam divides lumps by their own size (adam_velocity.hpp), so its gradients need many bits.
@@ -40,7 +40,7 @@ enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
 
 // The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss: fewer for
 // large models, more from 8 ranks on. Fitted to trainings of ResNet-20 and ResNet-18
-// (experiments/README.md, "The fewest bits").
+// (experiments/studies/fewest.md).
 [[nodiscard]] double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks);
 
 struct CompressChoice {

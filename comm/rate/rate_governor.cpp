@@ -16,7 +16,7 @@ constexpr double kMostGuardedBits = 6.0;
 // 0.864, fp32 0.872. A recipe with a tuned learning rate does not: airbench94 with 0.4 bits ended
 // 1.2 points below fp32. When hardly anything is delivered, both learn alike (ResNet-20 with 0.1
 // bits: 0.896 and 0.899). Adam's steps gain at more bits, too: a GPT with 0.35 bits ends at 2.49,
-// without masking at 2.54, fp32 at 2.50 (experiments/README.md, "Adam").
+// without masking at 2.54, fp32 at 2.50 (experiments/studies/adam.md).
 constexpr double kMostMaskedBits = 0.15, kMostMaskedBitsOfAdam = 0.5;
 
 bool is_dense(double bits) { return dense_bits_of(bits) != 0; }

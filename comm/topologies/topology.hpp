@@ -46,7 +46,7 @@ struct Topology {
 
 // The topology for a codec if the user names none: the codec's own, or empty, which means ring.
 // From kManyRanks on, grid replaces direct, because a message then costs more than its payload
-// (experiments/README.md, "Many hosts").
+// (experiments/studies/host_scan.md).
 inline constexpr std::size_t kManyRanks = 24;
 [[nodiscard]] std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks);
 
