@@ -23,8 +23,8 @@ namespace dp {
 struct RoundSchedule {
   std::size_t steps = 0;  // H, of a round; 0: no rounds
   std::size_t from = 1;   // an epoch, counted from 1
-  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is no
-  // epoch until the run has chosen them.
+  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is
+  // kNotChosen until the run has chosen them.
   std::size_t most_steps = 0;
   std::string given = "off";  // its text
 
@@ -35,7 +35,7 @@ struct RoundSchedule {
   [[nodiscard]] bool has_rounds_in(std::size_t epoch) const {  // counted from 0
     return has_rounds() && epoch + 1 >= from;
   }
-  // "every 8 steps from epoch 3 on"; of a schedule with rounds.
+  // "every 8 steps from epoch 3 on"; call it only for a schedule with rounds.
   [[nodiscard]] std::string text() const;
 };
 
@@ -59,7 +59,7 @@ inline constexpr const char* kRoundSchedules =
     "off, auto[:key=value,...] or H[:key=value,...], H from 1 to 1000000; keys: from=EPOCH from 1 "
     "to 100000; of auto: max=N from 2 to 1000000";
 
-// Throws Error(usage). For a key of earlier builds it says that it was removed.
+// Throws Error(usage). For a key of earlier versions the message says that it was removed.
 [[nodiscard]] RoundSchedule parse_round_schedule(std::string_view text);
 
 }  // namespace dp
