@@ -46,8 +46,8 @@ struct CheckpointOptions {
   double timeout_s = 60;
   // The checkpoint that the run was resumed from; it counts as complete.
   std::optional<CheckpointId> resumed_from = {};
-  // Called on rank 0: on_complete for a complete checkpoint, warn for a warning. Of several
-  // failures with the same cause only the first is reported.
+  // Called on rank 0: on_complete for a complete checkpoint, warn for a warning. Failures with the
+  // same cause are reported once.
   std::function<void(const CheckpointId&)> on_complete = [](const CheckpointId&) {};
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };

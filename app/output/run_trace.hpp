@@ -40,9 +40,9 @@ class RunTrace {
   // Whether the window ends after this many steps of the run.
   [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
 
-  // What rank 0 prints about a trace; empty on the others.
+  // Texts for rank 0 to print about a trace; empty on the other ranks.
   struct Report {
-    std::string text;     // if it was written
+    std::string text;     // of a trace that was written
     std::string failure;  // why it could not be written
   };
   // Collective, between steps, when the window is over. If the file cannot be written, the failure

@@ -1,4 +1,4 @@
-// Where a rank's time goes, in the terms of the run log. All times are in seconds unless named
+// The parts of a rank's time, in the terms of the run log. All times are in seconds unless named
 // otherwise.
 #pragma once
 

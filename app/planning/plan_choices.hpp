@@ -29,8 +29,8 @@ namespace dp {
 [[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
 // By rank, the images of a run's first steps: as --shares says or, with auto, as the rehearsed
-// steps suggest; empty: even shares. factor: a rank's mean images divided by those of a rehearsed
-// step. Ranks beyond the measured ones repeat these in turn.
+// steps suggest; empty: even shares. factor: a rank's mean images divided by the images of a
+// rehearsed step. Ranks beyond the measured ones repeat these in turn.
 [[nodiscard]] std::vector<std::size_t> planned_images(const Options& options,
                                                       const Calibration& calibration,
                                                       const ShareFacts& facts, std::size_t ranks,

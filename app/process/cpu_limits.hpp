@@ -31,9 +31,9 @@ struct CpuQuota {
 
 // The cores that this process may use. Under mpirun these are the cores of mpirun (or of its daemon
 // on this host), because mpirun binds a rank to a single core if there are one or two ranks.
-// Otherwise they are the process's own affinity mask: without mpirun, with --bind-to none, and if a
-// program between mpirun and this one has set the mask. Such programs are taskset, numactl, and a
-// script with another mask.
+// Otherwise they are the process's own affinity mask: without mpirun, with --bind-to none, and if
+// something between mpirun and this program has set the mask, such as taskset, numactl or a script
+// with another mask.
 [[nodiscard]] cpu_set_t allowed_cores();
 
 // The threads that this process can keep busy: one for each allowed core, within the quota.

@@ -169,7 +169,7 @@ class Replica {
 
   HostArray<LossSums> loss_;
   LossSums loss_sums_;
-  std::size_t epoch_ = 0;  // of the running epoch; decides which layers are trained
+  std::size_t epoch_ = 0;  // the running one; decides which layers are trained
   Averages averages_;
   EarlierParts earlier_;
 

@@ -4,8 +4,8 @@
 //
 //   when     after the last step of a round (ends_round)
 //   what     the difference from the parameters that were common at the start of the round. It
-//            passes through the gradient's memory, so that codecs, residuals and topologies are
-//            those of gradients:
+//            passes through the gradient's memory, so that codecs, residuals and topologies work
+//            as for gradients:
 //                difference = (common - own) / P
 //   and then the step of an outer optimiser, SGD with Nesterov's momentum, for the delivered sum:
 //                velocity = momentum * velocity + sum
