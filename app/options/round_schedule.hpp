@@ -6,9 +6,11 @@
 //     from=E          rounds begin with epoch E, counted from 1; before it, gradients are exchanged
 //                     at every step (post-local SGD, Lin et al. 2020)
 //
-//   auto[:key=value,...]  gradients are exchanged at every step until an epoch has waited for the
-//                     exchange more than a tenth of the time that it computed; from then on rounds
-//                     are as long as they must be for a tenth (chosen_steps), at most
+//   auto[:key=value,...]  gradients are exchanged at every step until an epoch waits for the
+//                     exchange for more than a tenth of its computing time. From the next epoch on
+//                     there are rounds of H steps, and an exchange runs behind H - 1 steps of the
+//                     next round. H is the least with which waiting is a tenth (chosen_steps), at
+//                     most
 //     max=N             64 steps without it
 //
 // The last round of an epoch ends with it, however short it is.
@@ -39,19 +41,20 @@ struct RoundSchedule {
   [[nodiscard]] std::string text() const;
 };
 
-// What an epoch has measured, as means over the ranks.
+// Means over an epoch and the ranks.
 struct EpochOfRounds {
+  std::size_t steps = 1;    // between two exchanges; 1: an exchange at every step
   double compute_s = 0.0;   // of a step, without waiting for the exchange
-  double backward_s = 0.0;  // of it; an exchange at every step may have begun so much earlier
+  double backward_s = 0.0;  // of a step; at every step an exchange may overlap it
   double exposed_s = 0.0;   // of an exchange
-  bool is_in_rounds = false;
 };
 
-// The steps between two exchanges of the next epoch; 1: an exchange at every step, as before.
-//     rounds:      ceil(exposed_s / (share x compute_s))
-//     every step:  1 if exposed_s <= share x compute_s, otherwise as above with exposed_s +
-//                  backward_s, since nothing of an exchange hides in rounds
-// with a share of a tenth, and at most `most`.
+// The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes
+//     exchange_s = exposed_s + (steps > 1 ? (steps - 1) x compute_s : backward_s)
+// at most, and hides behind H - 1 steps. H is the least with
+//     exchange_s <= (H - 1) x compute_s + share x H x compute_s
+// and a share of a tenth; 1 if exposed_s <= share x compute_s at every step. An exchange that hides
+// in rounds of up to 10 steps does not shorten them, since its own time is not known.
 inline constexpr double kShareOfWaiting = 0.1;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 

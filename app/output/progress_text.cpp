@@ -159,9 +159,10 @@ void TextProgress::start(const RunStart& start) {
         fmt::format("exchange {}, and at the end of an epoch{}; outer learning rate {:g}, "
                     "momentum {:g}",
                     rounds.text(),
-                    o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
-                                                   o.sync_delay, o.sync_delay == 1 ? "" : "s")
-                                     : "",
+                    rounds.is_auto()   ? ", behind all steps of the next round but its last"
+                    : o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
+                                                     o.sync_delay, o.sync_delay == 1 ? "" : "s")
+                                       : std::string(),
                     o.outer_lr, o.outer_momentum));
   }
   console_.settings("this run", rows);

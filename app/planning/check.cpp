@@ -160,10 +160,11 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
   // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
   const bool has_rounds = options.sync_every.has_rounds();
+  const bool has_delay = options.sync_delay > 0 || options.sync_every.is_auto();
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
   const double only_here =
       !has_rounds ? 0.0
-                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (options.sync_delay > 0 ? 2.0 : 0.0);
+                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (has_delay ? 2.0 : 0.0);
   const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
   const double accumulated =
       options.accumulate > 1 || options.batch_schedule.kind != BatchSchedule::Kind::fixed ? 1.0

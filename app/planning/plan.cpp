@@ -136,7 +136,10 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
 void set_rounds(const Options& options, std::size_t sync_every, StepChoice& choice) {
   if (sync_every == 1) return;
   choice.round_steps = static_cast<double>(sync_every);
-  choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
+  const double longest = choice.round_steps - 1;
+  choice.round_delay = options.sync_every.is_auto()
+                           ? longest
+                           : std::min(static_cast<double>(options.sync_delay), longest);
 }
 
 StepChoice choice_for(const Options& options, const Calibration& calibration,

@@ -17,7 +17,12 @@ RoundPolicy::RoundPolicy(SyncParts& parts, const RoundOptions& options,
       options_(options),
       optimizer_(optimizer),
       rounds_(parts.device, parts.network.parameters().values(), parts.exchanged, options.ranks,
-              options.outer, options.delay > 0) {}
+              options.outer, options.has_delay()) {}
+
+void RoundPolicy::set_length(std::size_t steps) {
+  length_ = steps;
+  if (options_.has_longest_delay) options_.delay = steps - 1;
+}
 
 void RoundPolicy::begin(double learning_rate, bool has_gradients) {
   if (has_gradients) {

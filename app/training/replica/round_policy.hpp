@@ -16,7 +16,7 @@ class RoundPolicy final : public OwnSteps {
               const net::OptimizerOptions& optimizer);
 
   // The length in steps of all rounds that begin from now on.
-  void set_length(std::size_t steps) { length_ = steps; }
+  void set_length(std::size_t steps);
   // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now.
   // Their residual is then scaled to the change of parameters that it would have caused at this
   // learning rate.

@@ -166,7 +166,7 @@ SyncPolicies::SyncPolicies(SyncParts parts, bool exchange,
     : parts_(std::move(parts)) {
   net::Parameters& parameters = parts_.network.parameters();
   parts_.exchanged = parameters.gradients();
-  if (rounds && rounds->delay > 0) {
+  if (rounds && rounds->has_delay()) {
     exchanged_ = DeviceArray(parts_.device, parts_.exchanged.size());
     parts_.exchanged = exchanged_.values();
   }

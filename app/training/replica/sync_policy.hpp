@@ -52,6 +52,9 @@ struct RoundOptions {
   OuterOptions outer = {};
   // Steps of the next round that run while an exchange is under way; 0: all ranks wait for it.
   std::size_t delay = 0;
+  bool has_longest_delay = false;  // instead of `delay`: all steps of a round but its last
+
+  [[nodiscard]] bool has_delay() const { return delay > 0 || has_longest_delay; }
 };
 
 // The parts of a replica that a policy uses. The replica owns all but the spans and numbers.
