@@ -1,4 +1,4 @@
-// What the table of options is printed as: --help, --print-config, the log's /config.
+// The forms in which the table of options is printed: --help, --print-config, the log's /config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -158,12 +158,12 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
     for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
       const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
       if (!row.is_setting) continue;
-      // The learning rate that is for the synthetic set is SGD's.
+      // The synthetic data set's learning rate is for SGD.
       const bool is_other_rate = row.name == "lr" && optimizer != Optimizer::sgd;
       if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
-      // Set with other options than the defaults, and at its default all the same.
+      // Set only because another option is not at its default, but itself at its default.
       if (preset.has_use && row.get() == preset.preset) continue;
       const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
       if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());

@@ -269,7 +269,7 @@ void TextProgress::training_end(const TrainingEnd& end) {
   if (!end.log.empty()) console_.print(fmt::format("The log is {}", end.log));
 }
 
-// What each epoch cost.
+// The costs of each epoch.
 void TextProgress::cost_table(const TrainingEnd& end) {
   TextTable table;
   table.header = {"epoch", "time",    "compute",    "exposed",       "data",  "other",      "comm",
