@@ -9,7 +9,7 @@
 // with s = 1/2, reduced so that the move is at most kMostOfNorm of the parameters' norm, because a
 // rank's residual is a noisy estimate of what waits on all ranks. This is the step ahead of SA-PEF
 // (arXiv 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its
-// rounds. experiments/README.md, "Also tried at few bits", has its gain, and other values of s.
+// rounds. experiments/studies/few_bits.md has its gain, and other values of s.
 //
 // A step's loss, gradient and weight decay are computed at the moved parameters, and so is what
 // batch normalisation adds to its running statistics.

@@ -19,7 +19,7 @@ namespace dp {
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
 // Whether --compress auto sends velocities (comm/topologies/velocity.hpp) if velocity= is not
 // given: on a CPU, if the optimiser can leave its momentum to an exchange at every step. The same
-// bits then achieve more (experiments/README.md, "ecq and auto"). Beside a GPU the host would need
+// bits then achieve more (experiments/studies/velocity.md). Beside a GPU the host would need
 // more time for velocities than for the codec.
 [[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
