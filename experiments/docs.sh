@@ -59,8 +59,11 @@ fi
 
 # --- The site --------------------------------------------------------------------------------------------
 # NO_MKDOCS_2_WARNING: a notice of Material's about a later MkDocs, which is not used.
-NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 "$work/tools/bin/python" -I -m mkdocs build --quiet --strict \
-  --config-file "$source/experiments/docs/mkdocs.yml" --site-dir "$out"
+if ! NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 "$work/tools/bin/python" -I -m mkdocs build --strict \
+  --config-file "$source/experiments/docs/mkdocs.yml" --site-dir "$out" >"$work/log.txt" 2>&1; then
+  grep -v '^INFO' "$work/log.txt" >&2 || true
+  die "the site could not be built"
+fi
 
 # Nothing is loaded from elsewhere: scripts, styles, pictures, fonts.
 if grep -rEn --include='*.html' '<(script|img|iframe|source)[^>]* src="?(https?:)?//|<link[^>]* rel="?(stylesheet|preconnect|preload|icon)[^>]* href="?(https?:)?//' "$out" ||

@@ -94,8 +94,17 @@ def on_files(files: Files, config) -> Files:
     return files
 
 
+def titled(text: str, begin: int, other: pathlib.Path) -> tuple[int, str]:
+    """Where the text of the link begins, and [text]( with the page's heading in place of its path."""
+    shown = re.search(r"\[`?([\w./-]+\.md)`?\]\($", text[:begin])
+    if not shown or not other.as_posix().endswith(shown[1]):
+        return begin, ""
+    heading = re.search(r"^# +(.+)$", other.read_text(encoding="utf-8"), re.MULTILINE)
+    return (shown.start(), f"[{heading[1]}](") if heading else (begin, "")
+
+
 def relinked(text: str, page: pathlib.Path, name: str) -> str:
-    """The page's text with each relative link as the site has it."""
+    """The page's text with each relative link as the site has it. A link that shows a path shows the page's heading."""
     for begin, end in sorted(check_links.targets(text), reverse=True):
         target = text[begin:end]
         if not check_links.is_relative(target) or target.startswith("#"):
@@ -104,7 +113,8 @@ def relinked(text: str, page: pathlib.Path, name: str) -> str:
         if other in _targets:
             link = os.path.relpath(_targets[other], os.path.dirname(name) or ".")
             anchor = "" if anchor and other.suffix != ".md" else anchor  # a line of a source file
-            text = text[:begin] + link + (f"#{anchor}" if anchor else "") + text[end:]
+            start, shown = titled(text, begin, other) if other in _pages else (begin, "")
+            text = text[:start] + shown + link + (f"#{anchor}" if anchor else "") + text[end:]
     return text
 
 
