@@ -1,4 +1,4 @@
-// dpbench: what the parts of dptrain reach on this machine, beside the limits they work against.
+// dpbench: the speed of dptrain's parts on this machine, beside the limits of the machine.
 //
 // A bench is a row below and two functions in benches.hpp.
 #include <cstdlib>
@@ -61,7 +61,7 @@ std::string help_text() {
   return dp::without_trailing_blanks(out);
 }
 
-// What can be answered without MPI; empty where a bench is to run.
+// Answers that need no MPI; empty if a bench is to run.
 std::string answer(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments.front() == "--help") return help_text();
   if (arguments.front() == "--version") return "dpbench " DP_VERSION "\n";

@@ -60,7 +60,7 @@ dp::OptionContext option_context(int ranks = 1) {
   return context;
 }
 
-// Before any work, so that a bad path is found before the data is loaded.
+// Called before any work, so that a bad path is found before the data is loaded.
 void check_new_files(const dp::Options& options) {
   struct File {
     dp::Setting setting;
@@ -70,7 +70,7 @@ void check_new_files(const dp::Options& options) {
                         {dp::Setting{"exported weights"}, options.export_file}};
   for (const File& file : files) {
     if (file.path == "none") continue;
-    // A run that goes on has written them before.
+    // A resumed run wrote them earlier.
     if (!options.resume) dp::check_new_file(file.setting, file.path);
     if (dp::is_same_file(file.path, options.log)) {
       dp::throw_error(dp::ErrorKind::usage, "{} {}: is the log's name, too; give another",
@@ -91,7 +91,7 @@ void check_event_folder(const dp::Options& options) {
   }
 }
 
-// The trace of an earlier start of a run that goes on stays as it is.
+// In a resumed run the trace of an earlier start stays as it is.
 void leave_earlier_trace(dp::Options& options) {
   if (!options.resume || options.trace == "none" || !std::filesystem::exists(options.trace)) return;
   std::fprintf(stderr, "dptrain: --trace %s: is there already, and stays as it is\n",
@@ -99,8 +99,8 @@ void leave_earlier_trace(dp::Options& options) {
   options.trace = "none";
 }
 
-// Rank 0 reads the command line and the configuration file, and the others use its result. So a
-// file or folder that only one host has cannot give ranks different options.
+// Rank 0 reads the command line and the configuration file, and the others use its result. A file
+// or folder that only one host has therefore cannot give ranks different options.
 dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string>& arguments) {
   const dp::OptionContext context = option_context(comm.size());
   dp::Options options;
@@ -133,8 +133,8 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   return options;
 }
 
-// A few steps are computed without being trained. The ranks' shares begin with what they took, and
-// rank 0 prints and logs the step that is expected.
+// Computes a few steps without training. The ranks' first shares follow from the times of these
+// steps, and rank 0 prints and logs the predicted step.
 void rehearse(dp::Run& run, dp::SharePlan& shares) {
   if (!dp::can_predict(run.plan) && !shares.can_begin()) return;
   const dp::Calibration calibration = dp::rehearse_run(run.plan, run.comm.rank(), run.machine.share,
@@ -204,8 +204,8 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
   return EXIT_SUCCESS;
 }
 
-// What --comm-timeout says, before MPI has started: this rank reads its own command line. Whatever
-// is wrong with it is told later.
+// The value of --comm-timeout before MPI has started: this rank reads its own command line. Errors
+// in it are reported later.
 double timeout_of(const std::vector<std::string>& arguments) {
   dp::OptionContext context = option_context();
   context.detect_dataset = nullptr;

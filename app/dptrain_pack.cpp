@@ -1,5 +1,5 @@
-// dptrain-pack: makes one HDF5 file of a folder of images, for disks that hate small files and for
-// copying to other machines. One process; the work is io/images/image_pack.hpp's.
+// dptrain-pack: makes one HDF5 file of a folder of images, for disks that are slow with small files
+// and for copying to other machines. One process; io/images/image_pack.hpp does the work.
 #include <unistd.h>
 
 #include <cstdio>

@@ -97,7 +97,7 @@ class Supervisor {
       }
       if (report.exit_code == 0) return 0;
       if (!down_since_) down_since_ = report.end;
-      // With other hosts the run goes on at once: nothing has failed.
+      // The hosts have changed: the run restarts at once, because nothing has failed.
       if (report.is_asked_to_end && report.exit_code == static_cast<int>(dp::ErrorKind::stopped)) {
         continue;
       }
@@ -135,7 +135,7 @@ class Supervisor {
     return true;
   }
 
-  // A hostfile that cannot be read is as it was.
+  // If the hostfile cannot be read, the hosts stay as they were.
   void read_hosts_again() {
     if (options_.hostfile.empty()) return;
     try {
@@ -182,7 +182,7 @@ class Supervisor {
   }
 
   bool may_start_again(const dp::AttemptReport& report) {
-    // mpirun itself has failed at once, and says why: a wrong host, too few slots.
+    // mpirun itself has failed at once and reports why: a wrong host, too few slots.
     if (!has_lived_ && !report.is_killed) return false;
     switch (static_cast<dp::ErrorKind>(report.exit_code)) {
       case dp::ErrorKind::usage:
@@ -204,7 +204,7 @@ class Supervisor {
     return true;
   }
 
-  // Says what has happened and waits before the next run. False: a signal asks to stop.
+  // Reports what has happened and waits before the next run. False: a signal asks to stop.
   bool pause(const std::string& what) {
     const double pause_s = pause_after(without_progress_);
     ++without_progress_;
@@ -214,8 +214,8 @@ class Supervisor {
     return sleep(pause_s);
   }
 
-  // Nothing was started, so that it is no restart. It waits for as long as they take. False: as
-  // above.
+  // Waits until enough hosts answer, however long. Nothing was started, so this is no restart.
+  // False: a signal asks to stop.
   bool wait_for_hosts() {
     const double pause_s = pause_after(waits_++);
     progress_.state = "waits for hosts";
@@ -262,7 +262,7 @@ class Supervisor {
         restarts_, restarts_ == 1 ? "" : "s", at(0.5), at(0.99), recoveries_s_.back());
   }
 
-  dp::DptrunOptions options_;  // its hosts are those of the hostfile as it was read last
+  dp::DptrunOptions options_;  // its hosts are from the last reading of the hostfile
   dp::StopSignals signals_;
   dp::StatusFile status_;
   dp::RunProgress progress_;

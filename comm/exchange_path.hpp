@@ -1,4 +1,4 @@
-// Chooses where a GPU's gradients are encoded and added: on the GPU or by the host's processor,
+// Chooses the place where a GPU's gradients are encoded and added, the GPU or the host's processor:
 // whichever is faster (kernels/bucket_link.hpp).
 #pragma once
 
@@ -14,8 +14,8 @@ namespace dp {
 // `automatic` chooses by measurement (Device::tuning).
 enum class ExchangePath { automatic, host, device };
 
-// Whether it is the GPU. compress: as the user gave it, for messages. Throws Error(usage) if the
-// wanted path is `device` and a codec has no form for GPUs.
+// True: the GPU. `compress` is the user's spelling, for messages. Throws Error(usage) if `device`
+// is wanted and a codec has no implementation for GPUs.
 [[nodiscard]] bool takes_device_path(ExchangePath wanted, Device& device,
                                      std::span<const Bucket> buckets, const std::string& compress,
                                      std::size_t segment_bytes);

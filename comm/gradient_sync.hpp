@@ -1,22 +1,23 @@
-// All that a training loop needs of the exchange: it takes the gradients of every rank and gives
-// back their sum.
+// The interface of the exchange for a training loop: GradientSync replaces the gradient of every
+// rank by the sum over all ranks.
 //
-// It is made from the gradient's named tensors, a codec, a topology and the device that computes.
-// It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
-// exchanges, and owns that thread (reducer.hpp). The rate of codecs that have one is the governor's
-// (rate_governor.hpp).
+// It is constructed from the gradient's named tensors, a codec, a topology and the device that
+// computes. It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
+// exchanges, and owns that thread (reducer.hpp). If a codec has a rate (bits a value that change
+// from step to step), a RateGovernor chooses it (rate_governor.hpp).
 //
 // Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
 //     begin_step(step)     the gradient may now be written
-//     tensor_final(t)      tensor t's gradient is final; every tensor once a step, in any order.
-//                          Buckets leave as they become final
+//     tensor_final(t)      tensor t's gradient is final; call it once a step for every tensor, in
+//                          any order. A bucket is sent as soon as all its tensors are final
 //     finish_step()        waits until the sums are in place on all ranks
 //
-// On a GPU tensor_final() may be called while operations are recorded: it enqueues, and replays
-// repeat it. finish_step() then makes later operations see the sums.
+// On a GPU, tensor_final() may be called while operations are recorded (CUDA graph): it only
+// enqueues, and each replay repeats it. After finish_step() later operations on the GPU see the
+// sums.
 //
-// All ranks make the same calls. Failures are thrown as in reducer.hpp; a wrong combination of
-// options is Error(usage).
+// All ranks make the same calls. For errors see reducer.hpp; in addition, a wrong combination of
+// options throws Error(usage).
 #pragma once
 
 #include <cstdint>
@@ -43,51 +44,52 @@ namespace dp {
 
 struct GradientSyncOptions {
   CompressChoice compress = {};
-  std::size_t ranks = 1;  // for compress that depends on their number
-  // The measured link of this rank, for auto; zeros: not known.
+  std::size_t ranks = 1;  // the number of ranks; auto and fewest choose their bits by it
+  // For auto: this rank's measured link. 0: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
-  // For auto: the bits of each step, which are then taken instead of what is measured, so that a
-  // run repeats an earlier one. 0: the step had no exchange, or one that was applied later; then
-  // the next bits count, and behind the last ones these.
+  // For auto: bits a value by step, recorded by an earlier run; auto uses them instead of its
+  // measurements, so that this run repeats the earlier one. 0 marks a step without an exchange of
+  // its own: the next entry above 0 applies. After the last entry, the last one above 0 applies.
   std::vector<double> planned_bits = {};
-  std::size_t compress_warmup = 0;  // epochs in fp32, or on the way down to the ratio
-  // Codecs of tensors by their names, with * and ?; later ones win. Any that keeps no momentum, has
-  // no rate and needs no topology of its own, such as none, bf16, q8.
+  std::size_t compress_warmup = 0;  // epochs in fp32, or with a ratio that falls to the codec's
+  // Codecs for tensors by name pattern (* and ?); the last match wins. Allowed are codecs without
+  // momentum, without a rate and without a topology of their own, such as none, bf16 and q8.
   std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
-  bool is_one_host = false;  // all ranks are on the same one
+  bool is_one_host = false;  // all ranks are on one host
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
-  // If set, it is called once with the tensors and the codec (of auto and fewest, the one chosen
-  // for this network), and its result replaces bucket_bytes. dptrain chooses the size by the
-  // measured network in this way (choose_bucket_bytes in link_probe.hpp).
+  // If set, the constructor calls it once with the tensors and the codec (for auto and fewest: the
+  // codec chosen for this model), and its result replaces bucket_bytes. dptrain passes
+  // choose_bucket_bytes (link_probe.hpp), which uses the measured link.
   std::function<std::size_t(std::span<const TensorSlot>, const CodecSpec&)> choose_bucket_bytes =
       {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
-  // For codecs with momentum before the sum (dgc, velocity=): what SGD would do with the gradient;
-  // nothing if that cannot be done before the sum.
+  // For codecs that apply momentum before the sum (dgc, velocity=): SGD's momentum. Not set if the
+  // optimiser's step cannot be made before the sum.
   std::optional<float> momentum = std::nullopt;
   bool has_nesterov = false;
-  // Instead, for velocity=: Adam's step, which the optimiser then adds as it is.
+  // For velocity= with Adam: every rank makes Adam's step before the exchange, and the optimiser
+  // adds the sum as it is.
   std::optional<AdamVelocityOptions> adam = std::nullopt;
-  ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
+  ReducerOptions reducer = {};  // topology, timeout, seed, trace; GradientSync sets the rest
 };
 
-// A part of a tensor, and what waits there in this rank's residual.
+// A part of a tensor, with this rank's residual of it.
 struct UndeliveredPart {
   std::size_t tensor = 0;
   std::size_t offset = 0;  // of the flat gradient
   std::span<const float> residual = {};
-  // times * residual is this rank's estimate of what all ranks have not delivered. times is the
-  // number of ranks, as if the others' residuals were like its own, and 1 in the chunk that this
-  // rank owns: its residual there is what the sum of all ranks has lost.
+  // times * residual estimates what the exchange still owes to the parameters. times is the number
+  // of ranks, on the assumption that their residuals are alike. In the chunk that this rank owns,
+  // times is 1: the residual there already is the error of the sum over all ranks.
   float times = 1.0f;
 };
 
 class GradientSync {
  public:
-  // Plans the buckets and, on a GPU, the path. `gradient` is memory of the device, or of the host
-  // if the device is null. Gradient and device outlive this object. The tensors follow each other
-  // without gaps and are the whole gradient (plan_buckets). Without tensors nothing is exchanged.
+  // Plans the buckets and, on a GPU, chooses the path. `gradient` is device memory, or host memory
+  // if `device` is null. Gradient and device outlive this object. The tensors cover the whole
+  // gradient without gaps (plan_buckets). Without tensors nothing is exchanged.
   GradientSync(Device* device, std::span<float> gradient, std::vector<TensorSlot> tensors,
                GradientSyncOptions options);
   ~GradientSync();
@@ -96,57 +98,60 @@ class GradientSync {
 
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& communicator);
-  // Collective. Sets the codecs of that epoch, which a warm-up changes.
+  // Collective. Sets the codecs of that epoch; they change from epoch to epoch during a warm-up.
   void begin_epoch(std::size_t epoch);
 
-  // progress: the share of the run that lies before this step, for codecs with a rate
-  // (planned_bits); below 0: not known. Collective in a RatedRound without a hidden share.
+  // progress: the fraction of the run before this step, from which codecs with a rate plan their
+  // bits (planned_bits); below 0: not known. Collective if the governor has a RatedRound whose
+  // hidden_share is 0.
   void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
-  // What codecs with a rate do; NaN where no bucket has one, and before the first step.
+  // The rate in the last step; NaN before the first step and if no codec has a rate.
   [[nodiscard]] const RateReport& rate_report() const;
-  // Which tensors have waited for how many exchanges since the last call (tensors in the order of
-  // buckets()); empty where sums are on a GPU alone.
+  // The tensors of which nothing was delivered in some exchange since the last call (numbered in
+  // the order of buckets()). Empty if the sums stay on a GPU.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
   // Null if no bucket's codec has a rate.
   [[nodiscard]] RateGovernor* governor() { return governor_ ? &*governor_ : nullptr; }
-  // Between steps, the same on all ranks: another mean for ecq:bits=. Steps of the quantiser follow
-  // within some exchanges. Throws Error(usage) for a codec without bits=, and for a number that the
-  // key does not allow.
+  // Sets a new mean for ecq:bits=. Call it between steps, with the same value on all ranks. The
+  // quantiser's steps adapt within a few exchanges. Throws Error(usage) for a codec without bits=
+  // and for a number that bits= does not allow.
   void set_mean_bits(double bits);
 
-  // Collective, between steps, the same on all ranks: the gradients of later steps are this many
-  // times as large, because the loss has another scale. Residuals, velocities, quantiser steps and
-  // thresholds follow, so that the exchange delivers what it would have delivered with a constant
-  // scale. Throws Error(usage) unless the factor is a float above 0, and where Adam's steps are
-  // exchanged, which do not depend on the scale.
+  // Collective, between steps, with the same factor on all ranks: from the next step on gradients
+  // are `factor` times as large, because the loss has a new scale. Residuals, velocities, quantiser
+  // steps and thresholds are scaled along, so that the exchange delivers what it would have
+  // delivered with a constant scale. Throws Error(usage) unless the factor is a finite float above
+  // 0, and for a factor other than 1 when Adam's steps are exchanged, which do not depend on the
+  // scale.
   void change_loss_scale(double factor);
-  // All factors so far, multiplied. list_state() does not have it: whoever changes the scale saves
-  // it, and sets it after a state was loaded. Collective.
+  // The product of all factors so far. It is not part of list_state(): the caller that changes the
+  // scale saves it, and calls set_loss_scale() (collective) after it has loaded a state.
   [[nodiscard]] double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);
 
-  // After connect(): for other communication between ranks, and for the costs of the exchange.
+  // After connect(): for other communication between ranks and for the exchange's costs.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
-  // options.compress, completed by the size of the network and the number of ranks.
+  // options.compress, completed for the size of the model and the number of ranks.
   [[nodiscard]] const CompressChoice& compress() const { return options_.compress; }
   // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
   // "device" or "host"; empty without a GPU.
   [[nodiscard]] std::string path() const;
-  // Whether the exchange adds momentum to that tensor's gradient, so that the optimiser must not.
-  // The caller adds weight decay before tensor_final(), each rank its part of it.
+  // Whether the exchange applies momentum to that tensor's gradient; the optimiser must not apply
+  // it again. The caller adds weight decay before tensor_final(), 1/P of it on each rank.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
-  // Call it between steps. The values that wait in the residual, for buckets that send SGD's masked
-  // velocities (velocity=masked) at fewer than 0.1 planned bits over a topology in which each rank
-  // owns a chunk (direct); empty otherwise. They are host memory if path() is "host",
-  // otherwise the device's.
+  // Call it between steps. The residuals of the buckets that send SGD's masked velocities
+  // (velocity=masked) with fewer than 0.1 planned bits, over a topology in which each rank owns a
+  // chunk (direct). Empty if there are none. Host memory if path() is "host" or empty, otherwise
+  // device memory.
   [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
-  // Call it between steps. Lists residuals and what exchanges keep from step to step.
+  // Call it between steps. Lists residuals, velocities and what else the exchanges keep from step
+  // to step.
   void list_state(StateVisitor& visitor);
 
  private:
@@ -170,10 +175,10 @@ class GradientSync {
   BucketTracker tracker_;
   bool is_on_device_ = false;     // the exchange's path
   Device::Memory host_gradient_;  // of the host path
-  std::span<const float> sums_;   // in host memory; empty where they are on a GPU alone
+  std::span<const float> sums_;   // in host memory; empty if the sums stay on a GPU
   DeliveryGaps gaps_;
   std::unique_ptr<BucketLink> link_;
-  double loss_scale_ = 1.0;               // relative to the start's
+  double loss_scale_ = 1.0;               // relative to the start of the run
   std::optional<RateGovernor> governor_;  // if some bucket's codec has a rate
   std::unique_ptr<Reducer> reducer_;
 };

@@ -11,15 +11,15 @@
 
 namespace dp {
 
-// Counts the values that this rank's next exchange encodes before it adds others' to them, with
-// their residual, in buckets whose codec has a rate. gpu: where the gradient lies; null: in host
-// memory. Call it between steps.
+// A histogram of the values (gradient + residual) that this rank will encode itself in its next
+// exchange, before others' values are added, in buckets whose codec has a rate. gpu: the device
+// that holds the gradient; null: host memory. Call it between steps.
 [[nodiscard]] MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
                                                   std::span<const float> gradient,
                                                   bool is_residual_on_gpu);
 
-// For auto. bytes_per_s, latency_s: the measured link; 0: not known. Nothing if this rank has
-// nobody to send to.
+// For auto. bytes_per_s, latency_s: the measured link; 0: not known. Empty if this rank sends
+// nothing.
 [[nodiscard]] std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s,
                                                    double latency_s);
 

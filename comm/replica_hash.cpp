@@ -10,7 +10,7 @@
 namespace dp {
 namespace {
 
-// The hash of most ranks is taken to be right; if no hash leads, the lowest rank's is.
+// The most frequent hash, which is taken to be right; in a tie, the one of the lowest rank.
 std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   std::uint64_t most = all[0];
   std::ptrdiff_t votes = 0;
@@ -24,7 +24,8 @@ std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   return most;
 }
 
-// Throws if the ranks' hashes are not all equal. All ranks then call `first()`, which tells more.
+// Throws if the ranks' hashes are not all equal. All ranks then call `first()`, whose text goes
+// into the message.
 template <class First>
 std::uint64_t agree(Communicator& communicator, std::uint64_t mine, std::string_view where,
                     std::string_view consequence, First first) {

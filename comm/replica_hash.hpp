@@ -17,10 +17,10 @@ namespace dp {
 // minority.
 std::uint64_t agree_on_hash(Communicator& communicator, std::span<const float> values);
 
-// Collective: does the same for every block that is listed as the same on all ranks; all ranks list
-// the same blocks. Returns the hash of the parameters as if they were one array. If ranks differ,
-// the error also names the first block that does. `device` holds the blocks that are not in host
-// memory; null if there are none.
+// Collective: does the same for every block that is listed as replicated; all ranks list the same
+// blocks. Returns the hash of the parameters as if they were one array. If ranks differ, the error
+// also names the first block that differs. `device` holds the blocks that are not in host memory;
+// null if there are none.
 std::uint64_t agree_on_state(Communicator& communicator, std::span<const StateBlock> blocks,
                              Device* device);
 
@@ -31,8 +31,9 @@ struct HashedPart {
   std::uint64_t hash = 0;
 };
 
-// Collective: does the same where the hashes are known; all ranks list the same parts. The message
-// says where the replicas differ, such as " in the checkpoint of step 6", and what becomes of it.
+// Collective: does the same with hashes that the caller has computed; all ranks list the same
+// parts. `where` and `consequence` complete the error message: " in the checkpoint of step 6",
+// "Results from here on are worthless".
 void agree_on_parts(Communicator& communicator, std::span<const HashedPart> parts,
                     std::string_view where, std::string_view consequence);
 

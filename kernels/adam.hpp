@@ -1,6 +1,6 @@
-// Adam and AdamW, as torch.optim.Adam and torch.optim.AdamW define them (amsgrad and maximize off).
-// Adam: Kingma and Ba 2015; AdamW's weight decay, which is not part of the gradient: Loshchilov and
-// Hutter 2019. t counts the updates from 1.
+// Adam and AdamW, as torch.optim.Adam and torch.optim.AdamW define them (amsgrad and maximize off):
+// Adam after Kingma and Ba 2015, AdamW's decoupled weight decay after Loshchilov and Hutter 2019. t
+// counts the updates from 1.
 //
 //   parameter *= 1 - learning_rate * weight_decay                       (AdamW alone)
 //   g = gradient * scale + weight_decay * parameter                     (Adam; AdamW: without it)
@@ -9,7 +9,7 @@
 //   root = sqrt(square) / sqrt(1 - beta2^t) + epsilon
 //   parameter -= learning_rate / (1 - beta1^t) * mean / root
 //
-// scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same bits on every
+// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-add: the same bits on every
 // device.
 #pragma once
 
@@ -28,10 +28,10 @@ struct AdamSettings {
   double clip_norm = 0.0;     // 0: no clipping
 };
 
-// The numbers of one update, as the operation reads them.
+// The coefficients of one update, as the operation reads them.
 struct AdamStep {
-  float keep = 1.0f;   // the parameter's factor
-  float decay = 0.0f;  // the share of the parameter that is added to the gradient
+  float keep = 1.0f;   // factor of the parameter
+  float decay = 0.0f;  // factor of the parameter in the gradient (weight decay)
   float one_minus_beta1 = 0.1f, beta2 = 0.999f, one_minus_beta2 = 0.001f;
   float size = 1e-3f;            // learning_rate / (1 - beta1^t)
   float square_root_end = 1.0f;  // sqrt(1 - beta2^t)
@@ -53,9 +53,9 @@ struct AdamStep {
           .clip_norm = settings.clip_norm};
 }
 
-// parameters, mean, square: updated in place; all four of one size. `step` and `squares` (the
-// gradient's sum of squares; may be null: no clipping) are read when the operation runs: they lie
-// in memory from Device::allocate_host.
+// parameters, mean, square: updated in place; all four of one size. `squares` is the gradient's sum
+// of squares, or null for no clipping. `step` and `squares` are read when the operation runs, so
+// both must be in memory from Device::allocate_host.
 void adam_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                  std::span<float> mean, std::span<float> square, const AdamStep* step,
                  const double* squares);

@@ -1,4 +1,4 @@
-// Memory for operations, which read and write it when they run.
+// Owning arrays for operations, which read and write them when they run (on a GPU: after the call).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace dp {
 
-// Structs in memory of the host.
+// `count` default values in host memory that operations can reach (Device::allocate_host).
 template <class T>
 class HostArray {
  public:
@@ -27,7 +27,7 @@ class HostArray {
   T* values_ = nullptr;
 };
 
-// Floats of the device, which start at zero.
+// Floats in the device's memory, initially zero.
 class DeviceArray {
  public:
   DeviceArray() = default;

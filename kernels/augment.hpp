@@ -1,8 +1,8 @@
 // Random crop, horizontal flip, normalisation and cutout of a batch of images on a GPU. On a CPU
 // the loader's threads do the same (io/images/augment.hpp); the results are equal bit for bit.
 //
-// y[n, h, w, c] = table[c][byte], where byte is that of the pixel which the crop names (ImageCrop
-// in kernels/base/pixels.hpp); black is byte 0, before normalisation.
+// y[n, h, w, c] = table[c][byte]. The byte is channel c of the pixel that the crop selects
+// (ImageCrop in kernels/base/pixels.hpp); a black pixel is byte 0 and is normalised like any other.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// What ranks tell each other for batch normalisation over all their images, and how it is merged.
-// Inline for host and device: ranks are merged in double, in their order, so all get the same bits.
+// The message that ranks exchange for batch normalisation over the images of all ranks, and how the
+// messages are merged. Inline for host and device. Ranks are merged in double, in rank order, so
+// all ranks get the same bits.
 //
 // A rank's message has 1 + 2C floats:
 //     forward    the number of values per channel, C means, C sums of squared deviations from them
@@ -14,7 +15,7 @@
 namespace dp {
 
 struct BatchMoments {
-  double count = 0, mean = 0, squares = 0;  // squares: of the deviations from the mean
+  double count = 0, mean = 0, squares = 0;  // squares: sum of squared deviations
 };
 
 struct GradientSums {
@@ -25,8 +26,8 @@ struct GradientSums {
   return 1 + 2 * channels;
 }
 
-// Chan, Golub, LeVeque 1983, eq. 2.1, for any number of parts. Means lie near each other, so that
-// nothing cancels. Ranks without images have the count 0.
+// Chan, Golub, LeVeque 1983, eq. 2.1, for any number of parts. Deviations are summed about the
+// common mean, so nothing cancels. A rank without images has count 0.
 [[nodiscard]] DP_HD inline BatchMoments merge_moments(const float* all, std::size_t ranks,
                                                       std::size_t channels, std::size_t c) {
   const std::size_t stride = moments_floats(channels);

@@ -1,15 +1,15 @@
-// Batch normalisation over N, H, W per channel, fused with what follows it in a ResNet: an optional
-// addition of a second tensor and an optional ReLU:
+// Batch normalisation over N, H, W per channel, fused with two optional operations that follow it
+// in a ResNet, the addition of a second tensor and a ReLU:
 //
 //   y = relu?( gamma * (x - mean) / sqrt(var + epsilon) + beta  [+ addend] )
 //
-// Ioffe and Szegedy 2015. Statistics and gradients are those of torch.nn.BatchNorm2d: training
-// normalises with the biased variance of the batch, running_var gets the unbiased one, and
-// running = (1 - momentum) * running + momentum * batch.
+// Ioffe and Szegedy 2015. Statistics and gradients match torch.nn.BatchNorm2d: training normalises
+// with the biased variance of the batch, running_var gets the unbiased one, and
+//   running = (1 - momentum) * running + momentum * batch.
 //
-// With a RankGather, the batch is that of all ranks: each pass gathers two floats per channel of
-// every rank (batch_moments.hpp). The running statistics are then the same on all ranks, to the
-// bit. d_gamma and d_beta are this rank's part of the sum over ranks.
+// With a RankGather, statistics are taken over the batches of all ranks: each pass gathers two
+// floats per channel from every rank (batch_moments.hpp). The running statistics are then
+// bit-identical on all ranks. d_gamma and d_beta are this rank's part of the sum over ranks.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct BatchNormDesc {
   bool has_addend = false;
   float epsilon = 1e-5f;
   float momentum = 0.1f;
-  RankGather* gather = nullptr;  // in training, statistics are those of all ranks; outlives this
+  RankGather* gather = nullptr;  // if set, training uses statistics of all ranks; must outlive this
 };
 
 class BatchNorm {
@@ -39,10 +39,10 @@ class BatchNorm {
     float* running_mean;  // C, updated by forward_training
     float* running_var;   // C, updated by forward_training
   };
-  // Normalises with the batch's own statistics and keeps them for backward. y may not alias x.
+  // Normalises with the batch's own statistics and keeps them for backward. y must not alias x.
   virtual void forward_training(const TensorView& x, const TensorView& addend,
                                 const Parameters& parameters, const TensorView& y) = 0;
-  // Normalises with the running statistics, which stay as they are. y may alias x.
+  // Normalises with the running statistics and leaves them unchanged. y may alias x.
   virtual void forward_inference(const TensorView& x, const TensorView& addend,
                                  const Parameters& parameters, const TensorView& y) = 0;
 
@@ -52,12 +52,13 @@ class BatchNorm {
     TensorView d_addend;  // assigned, present exactly if has_addend; may alias dy or dy2, not dx
     float *d_gamma, *d_beta;  // C, assigned; d_gamma may be null
   };
-  // Gradient of the last forward_training, whose x and y are given again. y is read only with an
-  // addend, where the ReLU's mask cannot be computed from x.
+  // Gradient of the last forward_training; takes the same x and y. y is read only if there is an
+  // addend, because then the ReLU's mask cannot be computed from x.
   virtual void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                         const Gradients& gradients) = 0;
 
-  // With a RankGather, on a rank that has no images: instead of forward_training and backward.
+  // With a RankGather, a rank that has no images calls these instead of forward_training and
+  // backward.
   virtual void forward_without_images(const Parameters& parameters) = 0;
   virtual void backward_without_images() = 0;
 };

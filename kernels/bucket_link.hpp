@@ -1,15 +1,16 @@
-// Brings gradients from a GPU that computes them to the thread that exchanges them, and the sums
+// Passes gradients from the GPU that computes them to the thread that exchanges them, and the sums
 // back.
 //
-// A *bucket* is a slice of the flat gradient. During backward, an operation in the queue says that
-// a bucket's values are final: the device then writes the step's number into memory of the host,
-// and the exchanging thread polls that memory without a call into the driver. On the *host path*
-// the exchange works on host memory: the slice is copied down before the mark is written, and the
-// sums are copied up again. Each direction of the bus has a queue of its own, so that copies run
-// beside the computation. On the *device path* the exchange works on the device's memory, and
-// nothing is copied here.
+// A *bucket* is a slice of the flat gradient. During backward, an operation in the device's queue
+// marks a bucket as final: the device writes the step's number into host memory. The exchanging
+// thread polls that memory without calling the driver.
 //
-// Only GPUs need a link: on a CPU the caller of backward tells the reducer itself.
+// On the *host path* the exchange works on host memory: the slice is copied to the host before the
+// mark is written, and the sums are copied back. Each direction of the bus has its own queue, so
+// copies overlap with computation. On the *device path* the exchange works on the device's memory,
+// and nothing is copied here.
+//
+// Only GPUs need a link: on a CPU the caller of backward notifies the reducer itself.
 #pragma once
 
 #include <cstddef>
@@ -29,20 +30,20 @@ class BucketLink {
  public:
   virtual ~BucketLink() = default;
 
-  // Before the operations of a step are enqueued: no bucket of it is final.
+  // Call before a step's operations are enqueued. No bucket of the step is final yet.
   virtual void begin_step(std::uint64_t step) = 0;
 
-  // An operation: the bucket's values are final once all operations enqueued so far have run.
+  // Operation: the bucket's values are final once all operations enqueued so far have run.
   virtual void bucket_final(std::size_t bucket) = 0;
-  // An operation, after the last bucket_final: operations enqueued from here on run after all
-  // copies down. (A recording of the step ends with it.)
+  // Operation, after the last bucket_final: operations enqueued from here on run after all copies
+  // to the host. (A recording of the step ends with it.)
   virtual void end_backward() = 0;
 
-  // Whether a bucket's values (in host memory on the host path) are final. From any thread.
+  // Whether the bucket's values are final (on the host path: in host memory). From any thread.
   [[nodiscard]] virtual bool is_final(std::size_t bucket) const = 0;
 
-  // On the host path, the exchanging thread calls this when the bucket's sums are in host memory.
-  // Starts the copy up.
+  // Host path: the exchanging thread calls this when the bucket's sums are in host memory. Starts
+  // the copy to the device.
   virtual void return_sums(std::size_t bucket) = 0;
   // Operations enqueued from here on see the sums that were returned. Not part of a recording.
   virtual void await_sums() = 0;

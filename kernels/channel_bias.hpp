@@ -1,5 +1,5 @@
-// A number for each channel that is added to a tensor, and its gradient: the bias of convolutions,
-// as a plan.
+// The bias of convolutions: adds one number per channel to a tensor, and computes the bias
+// gradient. Planned once per shape.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class ChannelBias {
   virtual void backward(const TensorView& dy, float* bias_gradient) = 0;
 };
 
-// y and dy are of this description: any type and channel block.
+// y describes both y and dy: any data type and channel block.
 [[nodiscard]] std::unique_ptr<ChannelBias> make_channel_bias(Device& device, const TensorDesc& y);
 
 }  // namespace dp

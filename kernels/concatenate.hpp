@@ -1,4 +1,4 @@
-// Concatenation along channels, and the way back.
+// Concatenation along channels, and its inverse.
 #pragma once
 
 #include <span>
@@ -8,10 +8,10 @@
 
 namespace dp {
 
-// y = the channels of the parts one behind the other. Their shapes differ in nothing but channels;
-// one data type, any channel blocks. Assigns.
+// y = the channels of all parts, in order. The parts' shapes differ only in their channels. All
+// have one data type; channel blocks may differ. Assigns.
 void concatenate(Device& device, std::span<const TensorView> parts, const TensorView& y);
-// The parts = y's channels. Assigns; a part with null data is left out.
+// The parts = y's channels. Assigns; a part with null data is skipped.
 void split(Device& device, const TensorView& y, std::span<const TensorView> parts);
 
 }  // namespace dp

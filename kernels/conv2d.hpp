@@ -1,9 +1,8 @@
 // Two-dimensional convolution without bias, as a plan: made once per shape, run every step.
 //
-// x: N, H, W, C. weights: KRSC fp32 (K output channels, R x S kernel, C input channels), whatever
-// the device; reorders into a library's own form are part of the plan. y: N, P, Q, K with
-// P = (H + 2 padding.h - R) / stride + 1, Q likewise. Cross-correlation, as in every deep-learning
-// library.
+// x: N, H, W, C. y: N, P, Q, K with P = (H + 2 padding.h - R) / stride + 1, Q likewise. weights:
+// KRSC fp32 on every device (K output channels, R x S kernel, C input channels); the plan reorders
+// them into a library's own layout. Cross-correlation, as in every deep-learning library.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +39,11 @@ class Conv2d {
   // weight_gradient (KRSC fp32) = gradient with respect to the weights. Assigns.
   virtual void backward_weights(const TensorView& x, const TensorView& dy,
                                 float* weight_gradient) = 0;
-  // "forward winograd, data winograd, weights direct": what was chosen.
+  // The chosen algorithms: "forward winograd, data winograd, weights direct".
   [[nodiscard]] virtual std::string algorithms() const = 0;
 };
 
-// The output's shape; throws Error(internal) when the kernel does not fit.
+// The output's shape. Throws Error(internal) if the kernel does not fit.
 [[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, Extent kernel,
                                   std::size_t stride, Extent padding);
 

@@ -1,4 +1,4 @@
-// What is asked of GPUs and needs no operations, in builds with and without CUDA.
+// GPU functions that need no operations, in builds with and without CUDA.
 #include "kernels/device.hpp"
 
 #include <cstdlib>

@@ -1,10 +1,11 @@
-// Which threads wait for a device, so that another thread can tell that a wait does not end.
+// Records which threads are waiting for a device, so that another thread can detect a wait that
+// does not end.
 //
-// A call that waits inside of a GPU's library has no deadline: if a kernel never ends, the call
-// never returns, and nobody learns of it. So whoever waits says so here, and a thread of the
-// program looks (app/process/device_watch.hpp).
+// A call that waits inside a GPU's library has no deadline: if a kernel never ends, the call never
+// returns. Every such wait is therefore registered here, and a watching thread checks how long it
+// lasts (app/process/device_watch.hpp).
 //
-// Any thread may call. Nothing is allocated.
+// All methods may be called from any thread. Nothing is allocated.
 #pragma once
 
 #include <array>
@@ -17,12 +18,12 @@ namespace dp {
 
 class DeviceWaits {
  public:
-  // How long a wait may last. Of a `step`: as long as the operations of one take. `prompt`: of a
-  // thread that other ranks ask questions meanwhile; only for operations that take milliseconds.
+  // How long a wait may last. `step`: as long as one step's operations take. `prompt`: milliseconds
+  // only, because other ranks expect this thread to answer meanwhile.
   enum class Kind { step, prompt };
 
-  // The calling thread waits as long as it exists. `what` is a literal: what the device has to end,
-  // "a copy to the host".
+  // Registers a wait of the calling thread for the lifetime of this object. `what` is a string
+  // literal that names what the device has to finish: "a copy to the host".
   class Wait {
    public:
     Wait(DeviceWaits& waits, const char* what, Kind kind = Kind::step)
@@ -36,7 +37,7 @@ class DeviceWaits {
     std::size_t slot_;
   };
 
-  // As long as it exists the device itself waits, for a function of the host.
+  // While this object exists, the device itself waits for a host function.
   class HostFunction {
    public:
     explicit HostFunction(DeviceWaits& waits) : waits_(waits) { waits_.count_functions(1); }
@@ -50,16 +51,15 @@ class DeviceWaits {
 
   struct Open {
     const char* what = nullptr;
-    std::uint64_t number = 0;  // no two waits have the same
+    std::uint64_t number = 0;  // unique among waits
     Kind kind = Kind::step;
   };
-  // The oldest wait of that kind that goes on. Nothing if there is none. Nothing of a step while
-  // the device waits for a function of the host: it is not the device then that keeps others
-  // waiting.
+  // The oldest wait of this kind that is in progress, if any. No `step` wait is reported while the
+  // device waits for a host function: the device is then not the cause.
   [[nodiscard]] std::optional<Open> oldest(Kind kind);
 
  private:
-  // More than threads wait at a time. Further waits are not watched.
+  // More than the number of threads that wait at a time. Any further waits are not watched.
   static constexpr std::size_t kSlots = 8;
 
   std::size_t begin(const char* what, Kind kind);

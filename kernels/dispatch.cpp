@@ -1,4 +1,4 @@
-// Sends each operation to the twin of its device. Nothing else happens here.
+// Forwards each operation to its device's twin, and nothing else.
 #include <algorithm>
 
 #include "kernels/adam.hpp"

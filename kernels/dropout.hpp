@@ -1,10 +1,10 @@
-// Dropout: each value is set to zero with a probability p, and the others are divided by 1 - p, so
-// that the mean stays (Srivastava et al. 2014).
+// Dropout: each value is set to zero with probability p, and the others are divided by 1 - p, so
+// that the mean is unchanged (Srivastava et al. 2014).
 //
 // Whether a value is kept is a function of the run's seed, the step, the layer's stream and the
-// value's position: the place of its image in the batch of all ranks, and its place in the image in
-// NHWC order. So the mask is the same on every device, for any number of threads, and for one rank
-// as for several ranks that share the batch. Nothing is stored: backward draws the mask again.
+// value's position: the index of its image in the batch of all ranks, and its place in the image in
+// NHWC order. The mask is therefore the same on every device, for any number of threads, and for
+// any number of ranks that share the batch. It is not stored: backward draws it again.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@
 
 namespace dp {
 
-// What changes from step to step. Operations read it when they run: it lies in memory from
+// The step-dependent part of a mask. Operations read it when they run, so it must be in memory from
 // Device::allocate_host. Image n of this rank is image first_image + n * image_stride of the step.
 struct StepPosition {
   std::uint64_t seed = 0, step = 0, first_image = 0, image_stride = 1;
@@ -25,7 +25,7 @@ struct StepPosition {
 
 struct DropoutRule {
   double probability;        // of a zero, in [0, 1)
-  std::uint64_t stream = 0;  // another one for each layer, so that layers have different masks
+  std::uint64_t stream = 0;  // a different one per layer, so that layers have different masks
 };
 
 // y = x * mask / (1 - p). The gradient is the same function: dx = dy * mask / (1 - p). Assigns; y
@@ -38,7 +38,7 @@ void dropout(Device& device, const TensorView& x, const DropoutRule& rule,
 DP_HD constexpr CounterRng dropout_rng(const StepPosition& position, std::uint64_t stream) {
   return CounterRng(position.seed, RandomStream::dropout, position.step, stream);
 }
-// A value is kept where the upper 53 bits that are drawn for it are not below this.
+// A value is kept if the upper 53 bits drawn for it are at least this threshold.
 [[nodiscard]] inline std::uint64_t dropout_threshold(double probability) {
   return static_cast<std::uint64_t>(std::ceil(probability * 0x1.0p53));
 }

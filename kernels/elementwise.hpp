@@ -7,15 +7,15 @@
 
 namespace dp {
 
-// y = 0 where x < 0, else x: a NaN stays one
+// y = 0 if x < 0, else x; a NaN stays a NaN
 void relu_forward(Device& device, const TensorView& x, const TensorView& y);
-// dx = dy where y > 0, else 0
+// dx = dy if y > 0, else 0
 void relu_backward(Device& device, const TensorView& y, const TensorView& dy, const TensorView& dx);
 // y = a + b
 void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y);
 // y = factor * x
 void scale(Device& device, const TensorView& x, float factor, const TensorView& y);
-// y = x, another data type or channel block allowed
+// y = x; the data type and channel block may differ
 void copy(Device& device, const TensorView& x, const TensorView& y);
 
 }  // namespace dp

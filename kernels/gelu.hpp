@@ -10,7 +10,7 @@
 // exponential serves Phi and phi. Evaluated in fp32 the relative error of Phi is 4e-7 near 0 and
 // grows with the rounding of a^2 to 5e-6 at a = 12.
 //
-// The same operations, one by one, on every device: the same bits everywhere.
+// Every device executes the same operations in the same order, so the bits are the same everywhere.
 #pragma once
 
 #include <bit>
@@ -22,14 +22,14 @@
 
 namespace dp {
 
-// All assign; outputs may alias inputs. Every type and channel block, the same for all tensors.
+// Both assign; outputs may alias inputs. Any data type and channel block, the same for all tensors.
 void gelu_forward(Device& device, const TensorView& x, const TensorView& y);
-// dx = dy * (the slope at x)
+// dx = dy * dy/dx at x
 void gelu_backward(Device& device, const TensorView& x, const TensorView& dy, const TensorView& dx);
 
 // ---- the arithmetic -----------------------------------------------------------------------------
-// `Float` is a float with `Bits` = std::uint32_t, or a vector of g++ with one of as many unsigned
-// numbers.
+// `Float` is float with `Bits` = std::uint32_t, or a g++ vector type with a vector of as many
+// unsigned integers.
 
 template <class Float>
 struct NormalParts {
@@ -37,7 +37,7 @@ struct NormalParts {
   Float distribution;  // Phi(x)
 };
 
-// A NaN stays one.
+// A NaN stays a NaN.
 template <class Float, class Bits>
 DP_HD inline NormalParts<Float> normal_parts(Float x) {
   const Float a = x < 0.0f ? -x : x;

@@ -19,7 +19,7 @@ constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
-// The number in a file of one number; nothing for "max".
+// The number in a file that holds one number; nothing for "max".
 std::optional<std::size_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::size_t number = 0;
@@ -27,7 +27,7 @@ std::optional<std::size_t> number_in(const fs::path& path) {
   return std::nullopt;
 }
 
-// The number behind a word in a file of lines "word number ...".
+// The number after `word` in a file of lines "word number ...".
 std::size_t number_behind(const fs::path& path, const std::string& word) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -52,8 +52,8 @@ constexpr CgroupKind kVersion1 = {"memory", "memory.limit_in_bytes", "memory.usa
 constexpr CgroupKind kVersion2 = {"", "memory.max", "memory.current", "inactive_file",
                                   "active_file"};
 
-// The least that is left in a group and in those around it. Inside a container the path may be the
-// host's, of which there is nothing but the top here.
+// The least free memory of a group and its parents. Inside a container the path may be the host's;
+// only its top exists here.
 std::size_t free_of_cgroup(const fs::path& top, const std::string& path, const CgroupKind& kind) {
   std::size_t least = kNoLimit;
   for (fs::path below = fs::path(path).relative_path();; below = below.parent_path()) {
@@ -86,7 +86,8 @@ std::size_t free_of_cgroups(const MemoryFolders& folders) {
   return least;
 }
 
-// What is left of a limit of the process, of which it uses so many kB by /proc/self/status.
+// The free part of a process limit; `used_word` names the line of /proc/self/status with the kB in
+// use.
 std::size_t free_of_limit(int resource, const fs::path& status, const std::string& used_word) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||

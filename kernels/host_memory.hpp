@@ -1,5 +1,5 @@
-// How much more memory this process may take on its host, and which limit binds: what the host has
-// free, the limits of the containers (cgroups) around the process, or its own (ulimit -v, -d).
+// How much more memory this process may allocate, and which limit binds: the host's free memory,
+// the limits of the containers (cgroups) around the process, or its own limits (ulimit -v, -d).
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@ namespace dp {
 struct FreeMemory {
   std::size_t bytes = 0;
   std::string limit = {};     // "the host's free memory", "the container's limit", "ulimit -v"
-  bool is_of_process = true;  // else other processes of the host take from the same bytes
+  bool is_of_process = true;  // false: shared with other processes of the host
 };
 
-// Where the kernel says so; other folders for tests.
+// The folders in which the kernel publishes the figures; tests use others.
 struct MemoryFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";
 };
 
-// For each of `processes` that take as much at the same time, from now on. What the page cache
-// holds counts as free. Limits that cannot be read are not counted.
+// The bytes that each of `processes` processes can allocate from now on if all allocate the same
+// amount. Page cache counts as free. Limits that cannot be read are ignored.
 [[nodiscard]] FreeMemory free_host_memory(std::size_t processes = 1,
                                           const MemoryFolders& folders = {});
 

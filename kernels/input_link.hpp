@@ -1,10 +1,10 @@
-// Brings batches of images to a GPU beside its other work. While the GPU computes on one batch, the
-// next one is copied from pinned memory on a queue of its own. Crop, flip and normalisation happen
+// Copies batches of images to a GPU while it does other work. While the GPU computes on one batch,
+// the next one is copied from pinned memory on a queue of its own. Crop, flip and normalisation run
 // on the GPU (augment.hpp).
 //
-//     send(batch)      starts the copies; at most two batches are on their way or in use
-//     await_sent()     the host may write into the memory that the last send() named
-//     receive(y)       an operation: the earliest batch that was sent and not received, in y
+//     send(batch)      starts the copies; at most two batches may be in transit or in use
+//     await_sent()     waits until the host may overwrite the memory passed to the last send()
+//     receive(y)       operation: writes the earliest batch sent but not yet received into y
 //
 // Only GPUs need a link: on a CPU the network reads the loader's own memory.
 #pragma once
@@ -24,13 +24,13 @@ class InputLink {
  public:
   virtual ~InputLink() = default;
 
-  // images: planar bytes, crops, labels: one a sample; memory of Device::allocate_host.
+  // images: planar bytes; crops, labels: one per sample. All in memory from Device::allocate_host.
   virtual void send(std::span<const std::uint8_t> images, std::span<const ImageCrop> crops,
                     std::span<const std::int32_t> labels) = 0;
   virtual void await_sent() = 0;
 
-  // y: N x H x W x 3 NHWC fp32 for the batch's N and the images' size. labels(): memory of the
-  // device, filled with y.
+  // y: N x H x W x 3 NHWC fp32 for the batch's N and the images' size. labels(): device memory,
+  // filled together with y.
   virtual void receive(const TensorView& y) = 0;
   [[nodiscard]] virtual const std::int32_t* labels() const = 0;
 };

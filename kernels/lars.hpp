@@ -1,14 +1,14 @@
 // LARS, layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017, Algorithm 1). Each tensor
-// has a learning rate of its own, which follows from the norms of its weights and its gradient.
-// PyTorch has no LARS; as in its SGD the learning rate stands outside of the velocity.
+// has its own learning rate, computed from the norms of its weights and its gradient. PyTorch has
+// no LARS; as in PyTorch's SGD, the learning rate is applied outside of the velocity.
 //
 //   ratio = trust * |parameter| / (|gradient| * scale + weight_decay * |parameter|)
-//           1 where a norm is zero, and for tensors that are not to be adapted
+//           1 if a norm is zero, and for tensors that are not adapted
 //   velocity = momentum * velocity + ratio * (gradient * scale + weight_decay * parameter)
 //   parameter -= learning_rate * velocity
 //
-// scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same norms give the same
-// bits on every device.
+// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-add: the same norms give the
+// same bits on every device.
 #pragma once
 
 #include <cmath>
@@ -39,9 +39,9 @@ DP_HD inline float lars_ratio(const LarsStep& step, const LarsNorms& norms, floa
                             (gradients + static_cast<double>(step.weight_decay) * weights));
 }
 
-// One tensor. parameters, velocity: updated in place; all three of one size. `step`, `norms` and
-// `squares` (the whole gradient's sum of squares; may be null: no clipping) are read when the
-// operation runs: they lie in memory from Device::allocate_host.
+// Updates one tensor. parameters, velocity: updated in place; all three of one size. `squares` is
+// the whole gradient's sum of squares, or null for no clipping. `step`, `norms` and `squares` are
+// read when the operation runs, so they must be in memory from Device::allocate_host.
 void lars_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                  std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
                  const double* squares);

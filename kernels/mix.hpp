@@ -1,6 +1,5 @@
-// Loops over two arrays of floats: for sums of gradients over parts of a batch, for weight decay
-// that is part of a gradient, for averages of weights, and for their differences. The same bits on
-// every device.
+// Loops over two arrays of floats, for accumulating gradients over parts of a batch, coupled weight
+// decay, averages of weights, and differences of weights. The same bits on every device.
 #pragma once
 
 #include <span>

@@ -7,14 +7,15 @@
 //   five times: A = X X^T, X = a X + (b A + c A A) X                        muon_orthogonalise
 //   parameter = parameter * factor - learning_rate * X                      muon_apply
 //
-// (a, b, c) = (3.4445, -4.7750, 2.0315): five iterations take each singular value of X to a number
-// between about 0.7 and 1.2. factor is sqrt(rows) / |parameter| where the weights are normalised,
-// else 1 - learning_rate * weight_decay. A matrix with more rows than columns is treated with
-// A = X^T X, X = a X + X (b A + c A A), which has the same result. scale is that of clipping
-// (kernels/sgd.hpp).
+// (a, b, c) = (3.4445, -4.7750, 2.0315): five iterations bring each singular value of X to between
+// about 0.7 and 1.2. factor is sqrt(rows) / |parameter| if the weights are normalised, else 1 -
+// learning_rate * weight_decay. scale is the clipping factor (kernels/sgd.hpp).
 //
-// The loops give the same bits on every device. The products do not, since Eigen and cuBLAS add in
-// different orders: all ranks need devices of one kind.
+// If a matrix has more rows than columns, A = X^T X and X = a X + X (b A + c A A) are used instead;
+// the result is the same.
+//
+// The loops give the same bits on every device. The matrix products do not, because Eigen and
+// cuBLAS add in different orders: all ranks need the same kind of device.
 #pragma once
 
 #include <cmath>
@@ -36,12 +37,12 @@ struct MuonStep {
 inline constexpr int kMuonIterations = 5;
 inline constexpr float kMuonA = 3.4445f, kMuonB = -4.7750f, kMuonC = 2.0315f;
 
-// 1 / (|X| + 1e-7) of the sum of squares.
+// 1 / (|X| + 1e-7), given the sum of squares of X.
 DP_HD inline float muon_inverse_norm(double squares) {
   return static_cast<float>(1.0 / (std::sqrt(squares) + 1e-7));
 }
 
-// The parameter's factor. `squares` is the sum of its squares; a sum of zero counts as not to be
+// The factor of the parameter. `squares` is the parameter's sum of squares; null or zero: not
 // normalised.
 DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* squares) {
   if (squares != nullptr && *squares > 0.0) {
@@ -50,19 +51,19 @@ DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* 
   return 1.0f - step.learning_rate * step.weight_decay;
 }
 
-// Operations read what is given as a pointer when they run: it lies in memory from
+// Operations read arguments passed as pointers when they run, so these must be in memory from
 // Device::allocate_host.
 
-// x: assigned. squares: of the whole gradient; null: no clipping.
+// x: assigned. squares: sum over the whole gradient; null: no clipping.
 void muon_direction(Device& device, std::span<const float> gradients, std::span<float> velocity,
                     std::span<float> x, const MuonStep* step, const double* squares);
-// squares: of x.
+// squares: sum over x.
 void muon_normalise(Device& device, std::span<float> x, const double* squares);
 // x: rows x columns, row-major, updated in place. workspace: muon_workspace() floats.
 [[nodiscard]] std::size_t muon_workspace(std::size_t rows, std::size_t columns);
 void muon_orthogonalise(Device& device, std::span<float> x, std::size_t rows, std::size_t columns,
                         std::span<float> workspace);
-// squares: of the parameters, which are then normalised; null: they are not.
+// squares: sum over the parameters, which are then normalised; null: not normalised.
 void muon_apply(Device& device, std::span<float> parameters, std::span<const float> x,
                 std::size_t rows, const MuonStep* step, const double* squares);
 

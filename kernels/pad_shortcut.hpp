@@ -1,4 +1,4 @@
-// The shortcut without parameters, option A of ResNet (He et al. 2016, section 3.3): it takes every
+// The parameter-free shortcut, option A of ResNet (He et al. 2016, section 3.3): takes every
 // stride-th pixel and fills the new channels with zeros.
 //
 // y[n, p, q, k] = x[n, p*stride, q*stride, k - first] for first <= k < first + C, else 0, where
@@ -15,7 +15,7 @@ namespace dp {
 
 void pad_shortcut_forward(Device& device, const TensorView& x, std::size_t stride,
                           const TensorView& y);
-// dx: assigned; pixels that were skipped get 0.
+// dx: assigned; skipped pixels get 0.
 void pad_shortcut_backward(Device& device, const TensorView& dy, std::size_t stride,
                            const TensorView& dx);
 

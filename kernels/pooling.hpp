@@ -1,4 +1,4 @@
-// How the windows of pooling lie on an image; what max pooling and average pooling share.
+// The geometry of pooling windows, shared by max pooling and average pooling.
 #pragma once
 
 #include "kernels/base/hd.hpp"
@@ -8,11 +8,11 @@
 namespace dp {
 
 // Window (p, q) begins at row p * stride.h - padding.h and column q * stride.w - padding.w. Only
-// pixels of the image count: padding is at most half a window, so that every window has some.
+// pixels inside the image count. Padding is at most half a window, so every window has some.
 struct Pooling {
   Extent window = 2, stride = 2, padding = 0;
-  // Average pooling divides by all of the window (as torch does by default: count_include_pad), or
-  // by the number of its pixels that are in the image.
+  // Average pooling divides by the window's size, padding included (torch's default,
+  // count_include_pad), or by the number of its pixels that are inside the image.
   bool counts_padding = true;
 };
 
@@ -20,11 +20,11 @@ struct Pooling {
 // likewise. Throws Error(internal) for windows that do not fit.
 [[nodiscard]] Shape pooled_shape(const Shape& x, const Pooling& pooling);
 
-// The windows along one direction.
+// The windows along one dimension.
 struct PoolingLine {
   unsigned pixels, windows, length, stride, padding;
 
-  // Window p covers the pixels from begin(p) up to, but without, end(p).
+  // Window p covers pixels [begin(p), end(p)).
   [[nodiscard]] DP_HD unsigned begin(unsigned p) const {
     return p * stride > padding ? p * stride - padding : 0;
   }
@@ -32,7 +32,7 @@ struct PoolingLine {
     const unsigned behind = p * stride + length - padding;
     return behind < pixels ? behind : pixels;
   }
-  // Pixel h lies in the windows from first(h) up to, but without, last(h).
+  // Pixel h is in windows [first(h), last(h)).
   [[nodiscard]] DP_HD unsigned first(unsigned h) const {
     return h + padding < length ? 0 : (h + padding - length) / stride + 1;
   }
@@ -40,7 +40,7 @@ struct PoolingLine {
     const unsigned behind = (h + padding) / stride + 1;
     return behind < windows ? behind : windows;
   }
-  // The position of pixel h in window p, counted from the window's start.
+  // The position of pixel h in window p, from the window's start.
   [[nodiscard]] DP_HD unsigned place(unsigned h, unsigned p) const {
     return h + padding - p * stride;
   }
@@ -50,10 +50,10 @@ struct PoolingPlane {
   PoolingLine rows, columns;
   bool counts_padding;
 
-  // Throws Error(internal) where y is not what pooled_shape(x) says.
+  // Throws Error(internal) if y is not pooled_shape(x).
   PoolingPlane(const Shape& x, const Pooling& pooling, const Shape& y);
 
-  // The number by which average pooling divides the sum of window (p, q).
+  // The divisor of average pooling for window (p, q).
   [[nodiscard]] DP_HD unsigned divisor(unsigned p, unsigned q) const {
     return counts_padding ? rows.length * columns.length
                           : (rows.end(p) - rows.begin(p)) * (columns.end(q) - columns.begin(q));

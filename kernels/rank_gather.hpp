@@ -1,9 +1,9 @@
-// For an operation that needs values of all ranks before it can go on, such as batch normalisation
-// over the images of all ranks.
+// Gathers values from all ranks within an operation, for example for batch normalisation over the
+// images of all ranks.
 //
-// Every rank calls gather() at the same places of its operations, in the same order and with the
-// same number of floats, also a rank that has no images. The call waits until all ranks have made
-// it. comm/mpi/prompt_gather.hpp brings the floats from rank to rank.
+// Every rank calls gather() at the same points, in the same order and with the same number of
+// floats, even if it has no images. The call returns when all ranks have made it.
+// comm/mpi/prompt_gather.hpp transports the floats.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ class RankGather {
  public:
   virtual ~RankGather() = default;
   [[nodiscard]] virtual std::size_t ranks() const = 0;
-  // False: the ranks are not connected yet, and gather() would throw.
+  // False if the ranks are not connected yet; gather() would throw.
   [[nodiscard]] virtual bool is_served() { return true; }
-  // In planning: gather() may be called with that many floats of each rank.
+  // Call while planning: gather() may later be called with up to this many floats per rank.
   virtual void reserve(std::size_t floats) = 0;
-  // Collective: writes every rank's `mine`, by rank, into `all`. Throws Error(communication).
+  // Collective: writes `mine` of every rank into `all`, in rank order. Throws Error(communication).
   virtual void gather(Pass pass, std::span<const float> mine, std::span<float> all) = 0;
 };
 

@@ -1,11 +1,11 @@
 // Stochastic gradient descent with momentum, as torch.optim.SGD defines it (dampening 0):
 //
 //   g = gradient * scale + weight_decay * parameter
-//   scale = clip_norm / norm where the gradient's norm is known and larger than clip_norm, else 1
+//   scale = clip_norm / norm if the gradient's norm is known and larger than clip_norm, else 1
 //   velocity = momentum * velocity + g            (velocity starts at 0, so the first step is g)
 //   parameter -= learning_rate * (nesterov ? g + momentum * velocity : velocity)
 //
-// With a momentum of 0 the velocity, which is g then, is neither read nor written.
+// With momentum 0 the velocity equals g; it is then neither read nor written.
 //
 // No fused multiply-add: the same bits on every device.
 #pragma once
@@ -24,21 +24,21 @@ struct SgdStep {
   double clip_norm = 0.0;  // 0: no clipping
 };
 
-// The factor of the gradient whose sum of squares is given.
+// The clipping factor of a gradient whose sum of squares is given.
 DP_HD inline float clip_scale(double clip_norm, double squares) {
   if (clip_norm <= 0.0) return 1.0f;
   const double norm = std::sqrt(squares);
   return norm > clip_norm ? static_cast<float>(clip_norm / norm) : 1.0f;
 }
 
-// parameters, velocity: updated in place; all three of one size. `step` and `squares` (the
-// gradient's sum of squares; may be null: no clipping) are read when the operation runs: they lie
-// in memory from Device::allocate_host, so that a recording can be replayed with other values.
+// parameters, velocity: updated in place; all three of one size. `squares` is the gradient's sum of
+// squares, or null for no clipping. `step` and `squares` are read when the operation runs, so both
+// must be in memory from Device::allocate_host. A recording can thus be replayed with other values.
 void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                 std::span<float> velocity, const SgdStep* step, const double* squares);
 
-// *sum (from Device::allocate_host) = the sum of squares in double, by a fixed tree: the same bits
-// for every number of threads.
+// *sum (from Device::allocate_host) = the sum of squares in double, added in a fixed tree: the same
+// bits for every number of threads.
 void sum_of_squares(Device& device, std::span<const float> values, double* sum);
 
 }  // namespace dp

@@ -23,10 +23,10 @@ struct LossSums {
   }
 };
 
-// logits: N x K fp32. labels: N, in [0, K), in the device's memory. d_logits (may be absent:
-// evaluation): gradient of sum(loss) / divisor, assigned; may alias logits. divisor is the step's
-// global sample count. sums: assigned; from Device::allocate_host, to be read by the host once it
-// knows that the operation has run.
+// logits: N x K fp32. labels: N, in [0, K), in device memory. d_logits: gradient of sum(loss) /
+// divisor, assigned; may alias logits; absent for evaluation. divisor: the step's global sample
+// count. sums: assigned; from Device::allocate_host. The host may read it once the operation has
+// run.
 void softmax_cross_entropy(Device& device, const TensorView& logits, const std::int32_t* labels,
                            float smoothing, double divisor, const TensorView& d_logits,
                            LossSums* sums);

@@ -1,10 +1,9 @@
-// The table of algorithm choices. Some operations can be computed in several ways; the table says
-// which one this run uses.
+// The table of algorithm choices: which of several algorithms for an operation this run uses.
 //
-// A choice is made once per key (an operation's shape and direction, without the batch size), by
-// measurement, or by the operation's fixed rule when tuning is off. Different algorithms round
-// differently, so the bits of a run depend on the table: it is written into the log, and all ranks
-// use the table of rank 0.
+// A choice is made once per key (an operation's shape and direction, without the batch size): by
+// measurement, or by the operation's fixed rule if tuning is off. Different algorithms round
+// differently, so the bits of a run depend on the table. It is therefore logged, and all ranks use
+// rank 0's table.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +24,8 @@ class Tuning {
   std::size_t choose(const std::string& key, std::span<const std::string> candidates,
                      const std::function<double(std::size_t)>& seconds);
 
-  // One "key = choice" per line, sorted; import replaces choices of the same key. import throws
-  // Error(data) on text that export did not write.
+  // One "key = choice" per line, sorted. Importing replaces choices with the same key; it throws
+  // Error(data) for text that export_text() did not write.
   [[nodiscard]] std::string export_text() const;
   void import_text(std::string_view text);
 

@@ -1,7 +1,7 @@
-// The operations in kernels/ as each backend has them: the same functions, with the backend's
-// device. Contracts are those of the operation headers. cpu/twins.hpp and cuda/twins.hpp include
-// this file inside their namespaces, where TwinDevice is the device, after the headers of the
-// operations.
+// The operations in kernels/ as each backend declares them: the same functions, taking the
+// backend's device. The operation headers have the contracts. cpu/twins.hpp and cuda/twins.hpp
+// include this file inside their namespaces, after the operation headers; TwinDevice is the
+// backend's device there.
 
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(TwinDevice& device,
                                                          const BatchNormDesc& desc);

@@ -29,7 +29,7 @@ std::vector<double> backward_fractions(const Graph& graph, const Parameters& par
       work[i] += elements * static_cast<double>(shapes[i].pixels());
     }
   }
-  // From the last layer to the first.
+  // Backward runs from the last layer to the first.
   std::map<std::string, double> done;
   double sum = 0.0;
   for (std::size_t i = nodes.size() - 1; i >= 1; --i) {

@@ -1,5 +1,5 @@
-// When, within a backward pass, the gradient of each parameter becomes final: by the arithmetic of
-// the layers, without computing anything.
+// Estimates when, within a backward pass, each parameter's gradient becomes final. The estimate
+// counts the layers' arithmetic and runs nothing.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace dp::net {
 
-// By the order of Parameters::tensors(): the fraction of the backward pass that is over when the
-// tensor is final. A layer's work is that of its matrices: their elements times the places of its
-// output where they are applied. The parameters are those of a network of this graph.
+// For each tensor, in the order of Parameters::tensors(): the fraction of the backward pass that is
+// over when its gradient is final. A layer's work is the number of elements of its matrices, times
+// the number of output positions at which they are applied. `parameters` must belong to a network
+// of this graph.
 [[nodiscard]] std::vector<double> backward_fractions(const Graph& graph,
                                                      const Parameters& parameters);
 

@@ -1,7 +1,10 @@
-// Outline: the constructor plans everything for one batch size. It makes a layer for each node in
-// the order of execution and so gets the shapes of all values. In training it then makes one
-// gradient for each edge of the graph, except those from the images. Last it computes from when to
-// when each value and gradient, and what layers keep, is needed, and places all in one arena.
+// Outline: the constructor plans everything for one batch size.
+//   1. plan_layers() makes a layer for each node in the order of execution, which yields the
+//      shapes of all values.
+//   2. plan_gradients(), in training: one gradient for each edge of the graph, except the edges
+//      from the images.
+//   3. plan_arena() computes when each value, each gradient and what layers keep is needed, and
+//      places them all in one arena.
 // forward() calls the layers in order. backward() calls them in reverse; if a value has several
 // consumers, it first adds their gradients.
 #include "net/executor.hpp"
@@ -65,8 +68,8 @@ void Executor::plan_gradients() {
   gradients_.push_back({count, 0, count - 1, {values_.back().desc, nullptr}});
 }
 
-// Lifetimes count in calls: forward of node i is at i, the loss at `count`, backward of node i at 2
-// * count - i.
+// The unit of lifetimes is a call: forward of node i is call i, the loss is call `count`, and
+// backward of node i is call 2 * count - i.
 void Executor::plan_arena() {
   const std::size_t count = graph_.nodes().size();
   const auto backward_time = [&](std::size_t node) { return 2 * count - node; };
@@ -147,8 +150,8 @@ void Executor::take_part_without_images() {
 
 void Executor::backward_node(std::size_t node) {
   const TraceSlice slice(options_.trace, TraceKind::layer_backward, node);
-  // Each consumer has written a gradient of this value. Adds them until no more are left than the
-  // layer accepts.
+  // Each consumer has written its own gradient of this value. Add them up until the layer accepts
+  // the number that is left.
   const auto& incoming = read_[node];
   const std::size_t accepted = layers_[node]->accepts_two_gradients() ? 2 : 1;
   DP_ASSERT(!incoming.empty(), "{} has no consumer", graph_.nodes()[node].name);

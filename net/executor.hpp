@@ -1,5 +1,5 @@
-// Runs a graph for one batch size. The layers are planned for its shapes, and all values and
-// gradients get fixed places in one arena.
+// Runs a graph for one batch size. The constructor plans the layers for its shapes and gives every
+// value and gradient a fixed place in one arena.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace dp::net {
 
-// Called during backward when the gradients of node `node` are final.
+// Backward calls it when the parameter gradients of node `node` are final.
 using NodeCallback = std::function<void(std::size_t node)>;
 
 struct ExecutorOptions {
   std::size_t batch;
   bool is_training;
   DataType activation_type = DataType::f32;
-  const StepPosition* position = nullptr;  // for layers that draw random numbers
-  RankGather* gather = nullptr;            // for layers that work on the images of all ranks
-  TraceTrack* trace = nullptr;             // gets each layer's forward and backward; null: no trace
+  const StepPosition* position = nullptr;  // read by layers that draw random numbers
+  RankGather* gather = nullptr;            // for layers that use the images of all ranks
+  TraceTrack* trace = nullptr;             // records each layer's forward and backward; null: none
 };
 
 class Executor {
  public:
-  // parameters[node] is bound to that node's layer.
+  // parameters[node] are bound to that node's layer.
   Executor(Device& device, const Graph& graph, const ExecutorOptions& options,
            std::vector<std::vector<BoundParameter>> parameters);
 
@@ -38,14 +38,14 @@ class Executor {
 
   // images: NHWC fp32 with the planned batch. Returns the logits, which stay valid until backward.
   [[nodiscard]] TensorView forward(const TensorView& images);
-  // Where the loss writes its gradient with respect to the logits. Training only.
+  // The loss writes its gradient with respect to the logits here. Training only.
   [[nodiscard]] const TensorView& logit_gradient() const { return gradients_.back().view; }
-  // After forward, when logit_gradient() is filled. `images` are those of forward.
+  // Call it after forward, with the same images, when logit_gradient() is filled.
   void backward(const TensorView& images, const NodeCallback& gradients_final);
-  // Instead of both, with a RankGather, on a rank that has no images.
+  // With a RankGather, a rank without images calls this instead of forward and backward.
   void take_part_without_images();
 
-  // "layer1.0.conv1: forward winograd, ..." for each layer that has a choice.
+  // "layer1.0.conv1: forward winograd, ...", for each layer that has a choice of algorithms.
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:

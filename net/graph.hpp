@@ -1,5 +1,6 @@
-// A model as data: a list of layers in the order of execution. Each layer reads values of earlier
-// ones. Models are functions that return a Graph; a Network gives it parameters and runs it.
+// A model as data: a list of layers in the order of execution. Each layer reads the values of
+// earlier ones. A model is a function that returns a Graph; a Network gives the Graph parameters
+// and runs it.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,7 @@ class Graph {
   }
 
   [[nodiscard]] const ImageShape& image() const { return image_; }
-  // A batch of them, as a network reads it.
+  // The shape of a batch of images, as a network reads it.
   [[nodiscard]] Shape images_shape(std::size_t batch) const {
     return {batch, image_.height, image_.width, image_.channels};
   }

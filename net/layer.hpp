@@ -1,4 +1,5 @@
-// net/ is the *neural* network, not the cable: layers, models, learning-rate schedules, optimisers.
+// net/ is the *neural* network, not the cable: layers, models, learning-rate schedules and
+// optimisers.
 //
 // A layer is one node of a network's graph. The author of a layer writes:
 //
@@ -10,15 +11,15 @@
 //                                                   // Error(internal) on a wrong shape
 //     std::vector<ParameterSpec> parameters(inputs) const;   // none by default
 //     TensorDesc plan(context, inputs);             // makes the kernels' plans for these shapes;
-//                                                   // by default y is as the first input
+//                                                   // by default y is like the first input
 //     void forward(const ForwardArguments&);        // assigns y
 //     void backward(const BackwardArguments&);      // assigns dx and the parameters' gradients
 //   };
 //
-// A Layer object belongs to one executor, and so to one batch size. Parameters belong to the
-// network; bind() hands them to the layer. Layers assign their outputs and never add to them. If a
+// A Layer object belongs to one executor, and therefore to one batch size. Parameters belong to the
+// network; bind() hands them to the layer. A layer assigns its outputs and never adds to them. If a
 // value has several consumers, the executor adds their gradients; a layer that
-// accepts_two_gradients() gets up to two of them.
+// accepts_two_gradients() is given up to two of them.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +40,9 @@ struct PlanContext {
   DataType activation_type;
   bool is_training;
   bool needs_input_gradient;  // false if the layer reads the images
-  // Which step and which images, for layers that draw random numbers; read when operations run.
+  // The step and the images, for layers that draw random numbers. Read when operations run.
   const StepPosition* position = nullptr;
-  // In training, for layers that work on the images of all ranks; null: on this rank's alone.
+  // In training, for layers that use the images of all ranks; null: only this rank's images.
   RankGather* gather = nullptr;
 
   // The layout and type in which activations of a shape are stored.
@@ -50,8 +51,8 @@ struct PlanContext {
   }
 };
 
-// A parameter in use: its values and gradient (null for statistics, for frozen parameters and in
-// evaluation).
+// A parameter in use. The gradient is null for statistics, for frozen parameters and in
+// evaluation.
 struct BoundParameter {
   float* value;
   float* gradient;
@@ -60,15 +61,15 @@ struct BoundParameter {
 struct ForwardArguments {
   std::span<const TensorView> x;
   TensorView y;
-  std::byte* kept = nullptr;  // kept_bytes() for backward
+  std::byte* kept = nullptr;  // kept_bytes() that forward writes for backward
 };
 
 struct BackwardArguments {
-  std::span<const TensorView> x;    // as in forward; null data if the layer does not read it
-  TensorView y;                     // the same
+  std::span<const TensorView> x;    // as in forward; null data if backward does not read it
+  TensorView y;                     // as x
   TensorView dy, dy2;               // dy2 only if accepts_two_gradients()
   std::span<const TensorView> dx;   // one per input; null data if no gradient is needed
-  const std::byte* kept = nullptr;  // as forward wrote them
+  const std::byte* kept = nullptr;  // as forward wrote it
 };
 
 class Layer {
@@ -91,7 +92,7 @@ class Layer {
 
   virtual void forward(const ForwardArguments& arguments) = 0;
   virtual void backward(const BackwardArguments& arguments) = 0;
-  // Instead of these, on a rank without images, for layers that gather values of all ranks.
+  // Called instead of these on a rank without images. For layers that gather values of all ranks.
   virtual void forward_without_images() {}
   virtual void backward_without_images() {}
 
@@ -99,7 +100,7 @@ class Layer {
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }
-  // How many bytes forward writes for backward beside its output; known after plan().
+  // The bytes that forward writes for backward besides its output. Known after plan().
   [[nodiscard]] virtual std::size_t kept_bytes() const { return 0; }
   // Algorithms chosen by measurement, for dpbench; empty if there is no choice.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }

@@ -1,5 +1,5 @@
 // Places buffers with known lifetimes in one arena. Buffers that are never needed at the same time
-// share memory.
+// may share memory.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ struct MemoryPlan {
   std::size_t bytes = 0;             // the arena's size
 };
 
-// Greedy by size: takes the largest buffer first and places each at the lowest offset where it
-// overlaps no placed buffer that lives at the same time (Pisarchyk and Lee 2020, "greedy by size
+// Greedy by size: takes the largest buffer first and places each at the lowest offset at which it
+// overlaps no placed buffer with an overlapping lifetime (Pisarchyk and Lee 2020, "greedy by size
 // for offset calculation").
 [[nodiscard]] MemoryPlan plan_memory(const std::vector<Lifetime>& buffers);
 

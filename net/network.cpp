@@ -110,8 +110,7 @@ void Network::prepare(std::size_t batch, Mode mode) {
   executors_.emplace(std::pair(batch, mode), std::move(made));
 }
 
-// The share of the free memory that activations may take. Libraries and scratch memory get the
-// rest.
+// Activations may take this share of the free memory. The rest is for libraries and scratch memory.
 constexpr double kShareForActivations = 0.95;
 
 [[noreturn]] void throw_too_large(std::size_t batch, std::size_t bytes, const FreeMemory& free) {
@@ -133,9 +132,8 @@ std::size_t Network::planned_bytes(std::size_t batch) {
     }
     return 0;
   }
-  // A plan for one image is enough, because everything in the arena grows with the batch. It gets
-  // its own device, so that it changes neither the chosen algorithms nor the scratch memory of this
-  // one.
+  // A plan for one image is enough, because everything in the arena grows with the batch. It gets a
+  // device of its own, so that it leaves this device's chosen algorithms and scratch memory alone.
   const std::unique_ptr<Device> planner =
       make_device({.kind = DeviceKind::cpu, .threads = device_.threads(), .tune = false});
   const Executor one(*planner, graph_,
@@ -197,7 +195,7 @@ void Network::backward(const TensorView& images, const TensorCallback& tensor_fi
   });
 }
 
-// Layers gather the same for every batch size, so any executor will do.
+// Layers gather the same values for every batch size, so any executor will do.
 void Network::take_part_without_images() {
   const auto it = std::ranges::find_if(
       executors_, [](const auto& entry) { return entry.first.second == Mode::training; });

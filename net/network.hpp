@@ -1,7 +1,7 @@
 // A network: the graph of a model, its parameters, and one executor for each batch size in use.
 //
 // Order of use: construct, prepare() every batch size that will be used, then forward and backward.
-// The smaller batch at the end of an epoch has its own executor; nothing is padded.
+// The smaller batch at the end of an epoch has its own executor; no batch is padded.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace dp::net {
 
-// Called during backward when a tensor's gradient is final; `tensor` is an index into
+// Backward calls it when a tensor's gradient is final. `tensor` is an index into
 // Parameters::tensors(). Matrices are reported in the order of the flat buffer, and so are vectors.
 using TensorCallback = std::function<void(std::size_t tensor)>;
 
@@ -43,50 +43,52 @@ class Network {
     return TensorDesc::nhwc(graph_.images_shape(batch));
   }
 
-  // The step and the images for which random layers draw. Operations read it when they run, so set
-  // it before each step, after the operations of the step before have run. At first it has the seed
-  // of the parameters and stands for the whole batch of step 0.
+  // The step and the images for which layers draw random numbers. Operations read it when they run,
+  // so set it before each step, after the previous step's operations have run. It starts with the
+  // parameters' seed, at step 0 with the whole batch.
   [[nodiscard]] StepPosition& position() { return position_[0]; }
 
-  // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
-  // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
+  // Call it before prepare(). In training, the trace gets a slice for each layer, with an index
+  // into layer_names() as its `id`. Only for a CPU, because a GPU runs layers after they are
+  // called.
   void set_trace(TraceTrack* trace) { trace_ = trace; }
-  // Call it before prepare(). In training, batch normalisation then works on the images of all
-  // ranks, which all pass through the network together; a rank without images calls
+  // Call it before prepare(). In training, batch normalisation then uses the images of all ranks,
+  // which must pass through the network together. A rank without images calls
   // take_part_without_images() instead of forward and backward.
   void set_gather(RankGather* gather) { gather_ = gather; }
   void take_part_without_images();
   // The model's names, in the order of execution; the first is the images.
   [[nodiscard]] std::vector<std::string> layer_names() const;
 
-  // Throws OutOfMemory if the activations of such a batch in training do not fit into the free
-  // memory, of which `processes` processes of the host take as much each. It answers at once, while
-  // prepare() first measures algorithms, which takes minutes with large batches. It does nothing on
-  // a GPU, which refuses by itself.
+  // Throws OutOfMemory if the activations of a training batch of this size do not fit into the free
+  // memory when `processes` processes of the host each need as much. It answers at once, while
+  // prepare() first measures algorithms, which takes minutes with large batches. On a GPU it does
+  // nothing; the GPU's own allocation fails instead.
   void check_memory(std::size_t batch, std::size_t processes);
-  // The activations of so many images in training, without preparing for them. On a GPU, where a
-  // plan measures algorithms, from a batch that is prepared; 0 if none is.
+  // The bytes of activations of a training batch of this size, without preparing it. On a GPU,
+  // planning measures algorithms, so the figure is scaled from a prepared batch; 0 if none is
+  // prepared.
   [[nodiscard]] std::size_t planned_bytes(std::size_t batch);
   [[nodiscard]] bool is_prepared(std::size_t batch, Mode mode) const {
     return batch == 0 || executors_.contains({batch, mode});
   }
-  // Plans a batch size. Must not be called during a step.
+  // Plans a batch size. Do not call it during a step.
   void prepare(std::size_t batch, Mode mode);
 
-  // images: as images_desc(N) says, with N prepared for the mode. Returns the logits: N x classes,
-  // fp32.
+  // `images` are laid out as images_desc(N), with N prepared for the mode. Returns the logits,
+  // N x classes, fp32.
   [[nodiscard]] TensorView forward(const TensorView& images, Mode mode);
-  // Where to write the gradient of the loss with respect to the logits of the last forward.
+  // The loss writes its gradient with respect to the last forward's logits here.
   [[nodiscard]] const TensorView& logit_gradient() const;
-  // Assigns all parameters' gradients. images: those of the last forward.
+  // Assigns all parameters' gradients. Pass the images of the last forward.
   void backward(const TensorView& images, const TensorCallback& tensor_final);
 
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:
-  // Where a parameter of a layer lies: in the flat buffers, or in the buffer of frozen parameters
-  // or of statistics.
+  // The place of a layer's parameter: in the flat buffers, or in the buffer of frozen parameters or
+  // of statistics.
   struct Slot {
     ParameterKind kind;
     std::size_t index;  // into tensors(), frozen() or statistics()

@@ -1,15 +1,15 @@
 // Optimisers: how the summed gradient changes the parameters.
 //
 // Parameters are divided into *groups*: slices of the flat buffers that share factors for the
-// learning rate, the weight decay and the momentum. At first all parameters are one group whose
-// factors are 1. net/parameter_groups.hpp makes factors from tensors' names.
+// learning rate, the weight decay and the momentum. Initially all parameters form one group whose
+// factors are 1. net/parameter_groups.hpp derives factors from tensors' names.
 //
-// An update is recorded once and replayed (Device::record), so only the learning rate and other
-// numbers of a step may change between steps. Every rank makes the same update with the same bits,
+// An update is recorded once and replayed (Device::record), so only its numbers, such as the
+// learning rate, may change between steps. Every rank makes the same update with the same bits,
 // which keeps the replicas equal.
 //
-// A new optimiser is a file in net/optimizers/, a row in optimizer.cpp, and its arithmetic as
-// kernels/<name>.hpp with its twins.
+// To add an optimiser, write a file in net/optimizers/, a row in optimizer.cpp, and its arithmetic
+// as kernels/<name>.hpp with its twins.
 #pragma once
 
 #include <cstddef>
@@ -37,35 +37,35 @@ struct ParameterGroup {
   GroupFactors factors = {};
 };
 
-// The groups that result from each tensor's factors; neighbours with equal factors form one group.
+// Makes groups from each tensor's factors. Neighbours with equal factors form one group.
 [[nodiscard]] std::vector<ParameterGroup> make_groups(
     std::span<const Parameter> tensors,
     const std::function<GroupFactors(std::size_t tensor)>& factors_of);
 
 enum class OptimizerKind { sgd, adam, adamw, lars, muon };
 
-// Each optimiser reads the numbers that its formula has (kernels/<name>.hpp).
+// Each optimiser reads the options that its formula has (kernels/<name>.hpp).
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::sgd;
   float momentum = 0.9f, weight_decay = 0.0f;
   bool has_nesterov = false;
-  double clip_norm = 0.0;  // the greatest norm of the whole gradient; 0: no clipping
+  double clip_norm = 0.0;  // the largest norm of the whole gradient; 0: no clipping
   // Adam and AdamW.
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   // LARS: the trust coefficient.
   double trust = 0.001;
-  // Muon: its rate as a multiple of the step's, which is that of the other parameters; its momentum
-  // (always Nesterov's); and whether linear layers' weights are among its matrices, too.
+  // Muon: its learning rate as a multiple of the step's, which the other parameters use; its
+  // momentum (always Nesterov's); and whether it also updates linear layers' weights.
   double muon_rate_factor = 1.0;
   float muon_momentum = 0.6f;
   bool muon_has_linear = false;
 };
 
-// Has the groups, the norm for clipping and the recording of an update. A subclass has the state
+// Owns the groups, the norm for clipping and the recording of an update. A subclass has the state
 // and the operations; its constructor ends with use_one_group().
 class Optimizer {
  public:
-  // `parameters` outlives the optimiser.
+  // `parameters` must outlive the optimiser.
   Optimizer(Device& device, Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;  // the recording refers to this object
@@ -73,12 +73,12 @@ class Optimizer {
 
   // Call it before the first step. Each parameter belongs to exactly one group.
   void set_groups(std::vector<ParameterGroup> groups);
-  // Makes one update with the gradients in the parameters' flat buffer. On a GPU it is enqueued.
+  // Makes one update with the gradients in the parameters' flat buffer. On a GPU, enqueues it.
   void step(double learning_rate);
   virtual void list_state(StateVisitor& visitor) = 0;
 
  protected:
-  // What an update works on: a group, or a part of it.
+  // The unit of an update: a group, or a part of it.
   struct Slice {
     std::size_t offset = 0, elements = 0;
     GroupFactors factors = {};
@@ -87,13 +87,13 @@ class Optimizer {
 
   void use_one_group() { set_groups({{.offset = 0, .elements = parameters_.size()}}); }
 
-  // The slices of which the groups consist. By default the groups themselves.
+  // Divides the groups into slices. By default each group is one slice.
   [[nodiscard]] virtual std::vector<Slice> slices_of(const std::vector<ParameterGroup>& groups);
-  // After the slices have changed: makes what set_numbers() writes and enqueue() refers to.
+  // Called after the slices have changed. Allocates what set_numbers() writes and enqueue() reads.
   virtual void prepare() = 0;
-  // Writes the numbers of the next update, one set a slice.
+  // Writes the numbers of the next update, one set for each slice.
   virtual void set_numbers(double learning_rate) = 0;
-  // Enqueues the update. squares: of the whole gradient; null: no clipping.
+  // Enqueues the update. `squares`: the whole gradient's sum of squares; null: no clipping.
   virtual void enqueue(const double* squares) = 0;
 
   // One slice for each tensor of the groups.
@@ -130,20 +130,20 @@ class Optimizer {
                                                    const OptimizerOptions& options);
 [[nodiscard]] std::unique_ptr<Optimizer> make_muon(Device& device, Parameters& parameters,
                                                    const OptimizerOptions& options);
-// Of the kind that the options name.
+// Makes the optimiser of kind options.kind.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(Device& device, Parameters& parameters,
                                                         const OptimizerOptions& options);
 
 // "sgd"
 [[nodiscard]] std::string_view optimizer_name(OptimizerKind kind);
-// Whether the exchange may keep the momentum (dgc, velocity=): with a momentum factor of 0 the
-// optimiser then adds the exchange's sum to the parameters as it is.
+// Whether the exchange may take over the momentum (dgc, velocity=). With a momentum factor of 0 the
+// optimiser then adds the exchange's sum to the parameters unchanged.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
-// Whether the exchange may make this optimiser's whole step before it sums (velocity= with Adam).
-// With a momentum factor of 0 the optimiser then adds the sum as it is.
+// Whether the exchange may compute this optimiser's whole step before it sums (velocity= with
+// Adam). With a momentum factor of 0 the optimiser then adds the sum unchanged.
 [[nodiscard]] bool can_leave_step(OptimizerKind kind);
-// With each step, the part that a gradient has in the optimiser's steps becomes so many times as
-// large; 0: it has one in its own step alone. Of muon, which has two, the smaller.
+// The factor by which a gradient's weight in the optimiser's steps shrinks with each further step.
+// 0: a gradient counts only in its own step. For Muon, which has two, the smaller one.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);
 
 }  // namespace dp::net

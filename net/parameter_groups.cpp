@@ -12,10 +12,10 @@ namespace dp::net {
 
 namespace {
 
-// "layer1.0.bn1" of "layer1.0.bn1.weight"
+// "layer1.0.bn1" for "layer1.0.bn1.weight".
 std::string_view owner_of(std::string_view name) { return name.substr(0, name.rfind('.')); }
 
-// Normalisation is what has running statistics.
+// A layer is a normalisation if it has running statistics.
 bool is_normalisation(const Parameters& parameters, const Parameter& tensor) {
   const std::string_view owner = owner_of(tensor.name);
   return std::ranges::any_of(parameters.statistics(), [&](const Parameter& statistic) {
@@ -41,7 +41,7 @@ void check_is_used(const Parameters& parameters, const std::string& pattern, Set
                                  tensors.front().name));
 }
 
-// The factor of the first pattern that matches, else 1.
+// The factor of the first pattern that matches; 1 if none does.
 double factor_of(const Parameters& parameters, const Parameter& tensor,
                  const std::vector<NamedFactor>& factors) {
   for (const auto& [pattern, factor] : factors) {

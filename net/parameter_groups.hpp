@@ -1,9 +1,9 @@
-// Factors of learning rate and weight decay by the names of tensors, for the groups of an optimiser
+// Factors of learning rate and weight decay by tensor name, for the groups of an optimiser
 // (optimizer.hpp).
 //
 // A pattern has * and ? as in file names ("layer1.*", "*.bias"). Two words stand for kinds of
 // tensors: `bn` for the weights and biases of batch normalisation, `bias` for every tensor whose
-// name ends in ".bias". Throws SettingError for a pattern that no tensor matches.
+// name ends in ".bias". A pattern that matches no tensor throws SettingError.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ struct NamedFactor {
 
 struct GroupOptions {
   std::vector<std::string> no_decay = {};       // weight decay 0
-  std::vector<NamedFactor> lr_factors = {};     // the first that matches a name counts
-  std::vector<NamedFactor> decay_factors = {};  // the same
+  std::vector<NamedFactor> lr_factors = {};     // the first match counts
+  std::vector<NamedFactor> decay_factors = {};  // the first match counts
 };
 
 // The factors of each tensor, in the order of the flat buffers.

@@ -31,7 +31,7 @@ void for_each_element(const Parameter& tensor, const Body& body) {
   }
 }
 
-// FNV-1a, which is the same on every machine; std::hash need not be.
+// FNV-1a, because it is the same on every machine; std::hash need not be.
 std::uint64_t name_key(const std::string& name) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
@@ -48,7 +48,7 @@ std::size_t place(std::vector<Parameter>& tensors, std::size_t offset) {
   return offset;
 }
 
-// Output channel k of the first C passes input channel k on: 1 at the kernel's centre, else 0.
+// Each of the first C output channels copies its input channel: 1 at the kernel's centre, else 0.
 void set_identity(const Parameter& tensor, std::span<float> values) {
   const std::size_t K = tensor.shape.at(0), C = tensor.shape.at(1), R = tensor.shape.at(2),
                     S = tensor.shape.at(3);

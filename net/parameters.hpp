@@ -3,15 +3,15 @@
 //
 // Order in the flat buffers: first all matrices and kernels, in the order in which backward makes
 // their gradients final (the last layer first), then all one-dimensional tensors (BatchNorm, bias)
-// in the same order. Neighbouring tensors are therefore final at about the same time and are sent
-// as one slice. Kernels lie in memory as KRSC; files and other programs use torch's OIHW (import
+// in the same order. Neighbouring tensors therefore become final at about the same time and are
+// sent as one slice. In memory, kernels are KRSC; files and other programs use torch's OIHW (import
 // and export below).
 //
-// Frozen parameters are set before the first step and not trained: they have no gradient, are not
-// exchanged, and lie in a buffer of their own.
+// Frozen parameters are set before the first step and are not trained. They have no gradient, are
+// not exchanged, and lie in their own buffer.
 //
-// Statistics (running mean and variance of BatchNorm) are not parameters. They have their own
-// buffers: each rank's own for training, and a copy for evaluation.
+// Statistics (running mean and variance of BatchNorm) are not parameters. They have two buffers:
+// the rank's own, for training, and a copy, for evaluation.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +31,13 @@ enum class Init {
   ones,
   kaiming_normal_fan_out,  // N(0, 2 / (K R S)); He et al. 2015
   // U(-1/sqrt(fan_in), 1/sqrt(fan_in)): torch's default for weights and bias of convolutions and
-  // linear layers
+  // linear layers.
   uniform_fan_in,
-  // The first C output channels pass their input channel on, the others are as uniform_fan_in
+  // The first C output channels copy their input channels; the others are as uniform_fan_in
   // (torch.nn.init.dirac_ on a part of the weights).
   identity_first,
   normal_hundredth,  // N(0, 0.01^2)
-  // From the training images (net/whitening.hpp); until then as uniform_fan_in.
+  // Computed from the training images (net/whitening.hpp); until then as uniform_fan_in.
   whitening,
 };
 
@@ -47,7 +47,7 @@ struct ParameterSpec {
   ParameterKind kind;
   Init init;
   std::size_t fan_in = 0;          // for uniform_fan_in
-  std::size_t trained_epochs = 0;  // after so many epochs its values stay; 0: never
+  std::size_t trained_epochs = 0;  // trained for this many epochs, then fixed; 0: always
   bool is_linear = false;          // weights of a linear layer
 };
 
@@ -61,7 +61,7 @@ struct Parameter {
   bool is_linear = false;
   std::size_t offset = 0, elements = 0;
 
-  // A linear layer's weights for images of several pixels are a matrix to torch.
+  // To torch, a linear layer's weights are a matrix, even for images of several pixels.
   [[nodiscard]] std::vector<std::size_t> torch_shape() const {
     if (!is_linear) return shape;
     return {shape[0], elements / shape[0]};
@@ -88,9 +88,9 @@ class Parameters {
 
   [[nodiscard]] std::span<float> values() { return {floats(values_), size_}; }
   [[nodiscard]] std::span<float> gradients() { return {floats(gradients_), size_}; }
-  // Everything that is listed by frozen().
+  // The values of all tensors in frozen().
   [[nodiscard]] std::span<float> frozen_values() { return {floats(frozen_values_), frozen_size_}; }
-  // Per-rank running statistics, and the copy that evaluation uses.
+  // The rank's own running statistics, and the copy that evaluation uses.
   [[nodiscard]] std::span<float> training_statistics() {
     return {floats(training_statistics_), statistics_size_};
   }
@@ -98,12 +98,12 @@ class Parameters {
     return {floats(evaluation_statistics_), statistics_size_};
   }
 
-  // Operations: keep a copy of the rank's running statistics, and bring it back.
+  // Operations: copy the rank's running statistics to a spare buffer, and back.
   void keep_statistics();
   void bring_back_statistics();
 
   // Lists the values of every tensor in the order of the flat buffer, the frozen ones and the
-  // running statistics; not the copy for evaluation, which is made from these.
+  // running statistics. The copy for evaluation is not listed, because it is made from these.
   void list_state(StateVisitor& visitor);
 
   // Sets values and statistics to their initial state, which depends only on the seed, the tensor's

@@ -12,14 +12,15 @@ double total_steps(const ScheduleOptions& options) {
   return static_cast<double>(options.steps_per_epoch) * static_cast<double>(options.epochs);
 }
 
-// The place whose rate is the one in effect at `step`; a warm-up changes the rate at every step.
+// The place in the run whose rate applies at `step`: the epoch's first step if rates change only
+// between epochs. (A warm-up ignores it and changes the rate at every step.)
 double place_of_rate(const ScheduleOptions& options, double step) {
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   return options.is_by_epoch ? std::floor(step / per_epoch) * per_epoch : step;
 }
 
-// Where the rise ends: of a warm-up, the first of OneCycleLR's two phases, which end at their steps
-// inclusive, or triangular's.
+// The step at which the rise ends: a warm-up's end, the end of OneCycleLR's first phase (a phase
+// includes its last step), or triangular's peak.
 double end_of_rise(const ScheduleOptions& options) {
   const double total = total_steps(options);
   if (options.kind == ScheduleKind::onecycle) return 0.3 * total - 1.0;
@@ -57,9 +58,9 @@ double learning_rate_at(const ScheduleOptions& options, double step) {
   if (options.kind == ScheduleKind::triangular) return triangular(options, now, total);
 
   const double warmup = end_of_rise(options);
-  // If the warm-up ends within a step, this step has the peak.
+  // If the warm-up ends within a step, that step has the peak rate.
   if (step < warmup) return options.learning_rate * std::min(1.0, (step + 1.0) / warmup);
-  now = std::max(now, warmup);  // an epoch may begin in the warm-up
+  now = std::max(now, warmup);  // an epoch may begin during the warm-up
   switch (options.kind) {
     case ScheduleKind::step: {
       const auto passed =

@@ -1,4 +1,4 @@
-// Learning-rate schedules. They are functions of the place in the run, so they have no state to
+// Learning-rate schedules. They are pure functions of the place in the run, so there is no state to
 // save.
 #pragma once
 
@@ -13,19 +13,20 @@ struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::constant;
   double learning_rate = 0.1;  // the peak
   std::size_t steps_per_epoch = 1, epochs = 1;
-  // The rate rises linearly from learning_rate / steps to learning_rate over the first epochs (not
-  // for onecycle, which rises by itself); Goyal et al. 2017.
+  // Warm-up: the rate rises linearly from learning_rate / steps to learning_rate over the first
+  // epochs; Goyal et al. 2017. Not for onecycle and triangular, which rise by themselves.
   double warmup_epochs = 0;
   std::vector<double> milestones;  // step: epochs at which the rate is multiplied by gamma
   double gamma = 0.1;
-  // triangular: shares of learning_rate at the start and at the end, and of the steps at the peak.
+  // triangular: the rate at the start and at the end as fractions of learning_rate, and the peak's
+  // place as a fraction of the steps.
   double start = 0.2, peak_at = 0.23, end = 0.07;
   double power = 2.0;        // poly
-  bool is_by_epoch = false;  // the rate changes between epochs alone (the warm-up: at every step)
+  bool is_by_epoch = false;  // the rate changes only between epochs (a warm-up: at every step)
 };
 
-// The rate of a global step, counted from 0. Where the steps of an epoch differ from
-// steps_per_epoch, `step` is the place in the run in steps of that length.
+// The learning rate of a global step, counted from 0. If an epoch has another number of steps than
+// steps_per_epoch, `step` is the place in the run, in units of 1 / steps_per_epoch of an epoch.
 //   constant  learning_rate
 //   step      learning_rate * gamma ^ (milestones passed)
 //   cosine    learning_rate * (1 + cos(pi * t)) / 2, t from 0 to 1 after the warm-up;

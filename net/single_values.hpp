@@ -1,5 +1,5 @@
-// Batch normalisation of a map of 1x1 has one value per channel and image. Over one image its
-// output is a constant, which neither depends on the image nor has a gradient.
+// Finds batch normalisation of 1x1 feature maps, which has one value per channel and image. For a
+// batch of one image its output is a constant: it does not depend on the image and has no gradient.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace dp::net {
 
-// The layers of batch normalisation with such maps, by name, in the order of execution.
+// The names of the batch normalisation layers with 1x1 maps, in the order of execution.
 [[nodiscard]] std::vector<std::string> norms_of_single_values(const Graph& graph);
 
 }  // namespace dp::net

@@ -1,8 +1,8 @@
-// Averages of the weights beside the ones that are trained. They are what is evaluated.
+// Averages of the weights, kept beside the trained weights. Evaluation uses the average.
 //
-// Both averages include the running statistics of normalisation, so that what is evaluated fits
-// together. The averaged weights are the same on every rank, since every rank makes the same
-// updates; the averaged statistics are each rank's own.
+// Both averages include the running statistics of normalisation, so that the evaluated weights and
+// statistics fit together. The averaged weights are the same on every rank, since every rank makes
+// the same updates; each rank has its own averaged statistics.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +23,22 @@ class WeightAverage {
   WeightAverage(const WeightAverage&) = delete;
   WeightAverage& operator=(const WeightAverage&) = delete;
 
-  // Call it after each update of the optimiser. progress: the share of the run that is done, with
-  // this update.
+  // Call it after each update of the optimiser. `progress` is the fraction of the run that is done,
+  // including this update.
   virtual void update(double progress) = 0;
-  // The average becomes the trained weights.
+  // Assigns the trained weights to the average.
   void reset() { approach(1.0f); }
-  // Exchanges average and trained weights: before and after an evaluation.
+  // Swaps the average and the trained weights. Call it before and after an evaluation.
   void swap();
   void list_state(StateVisitor& visitor);
 
  protected:
-  // `name` is the first part of the state's names. parameters outlive this object.
+  // `name` is the first part of the state's names. `parameters` must outlive this object.
   WeightAverage(Device& device, Parameters& parameters, std::string name);
 
-  // The average moves by this share of its distance to the trained weights.
+  // Moves the average by this fraction of its distance to the trained weights.
   void approach(float share);
-  // The trained weights become the average.
+  // Assigns the average to the trained weights.
   void give_back();
 
   std::uint64_t updates_ = 0;  // so far
@@ -57,8 +57,9 @@ class WeightAverage {
                                                                       double decay);
 
 // Lookahead (Zhang et al. 2019): after every `every` updates the slow weights move by `share` of
-// their distance to the trained weights, which then become the slow ones. With a share of 0 the
-// share is airbench94's, which falls during the run: 1 - 0.95^every * progress^3.
+// their distance to the trained weights, and the trained weights are set to the slow ones. If
+// `share` is 0, airbench94's share is used, which falls during the run: 1 - 0.95^every *
+// progress^3.
 [[nodiscard]] std::unique_ptr<WeightAverage> make_lookahead(Device& device, Parameters& parameters,
                                                             std::uint64_t every, double share);
 

@@ -25,7 +25,7 @@ std::vector<float> whitening_weights(const Parameter& weights, const WhiteningIm
                 shape.width >= S,
             "{}: {} whitening patches of {}x{}x{}", weights.name, K, C, R, S);
 
-  // The patches of an image are columns; a row holds one place in the patch, in torch's order.
+  // Each patch of the image is a column; each row is one position in the patch, in torch's order.
   const std::size_t across = shape.width - S + 1, patches = (shape.height - R + 1) * across;
   Matrix columns(index(length), index(patches)),
       moments = Matrix::Zero(index(length), index(length));
@@ -46,7 +46,7 @@ std::vector<float> whitening_weights(const Parameter& weights, const WhiteningIm
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(moments);
   std::vector<float> values(K * length);
   for (std::size_t k = 0; k < length; ++k) {
-    const Eigen::Index which = index(length - 1 - k);  // Eigen begins with the smallest
+    const Eigen::Index which = index(length - 1 - k);  // Eigen sorts the smallest first
     Eigen::VectorXd vector = solver.eigenvectors().col(which);
     Eigen::Index largest = 0;
     vector.cwiseAbs().maxCoeff(&largest);

@@ -1,9 +1,9 @@
-// Weights of a convolution that whitens its input's patches (Page 2019; Jordan 2024): its outputs,
-// over the training images, are uncorrelated and have variance 1.
+// Weights of a convolution that whitens its input's patches (Page 2019; Jordan 2024): over the
+// training images, its outputs are uncorrelated and have variance 1.
 //
-// With the patches of R x S pixels and C channels as vectors of R S C numbers, the rows of the
-// weights are the eigenvectors of the patches' second moments, each divided by
-// sqrt(eigenvalue + epsilon), the largest eigenvalue first; then the same with the other sign.
+// Each patch of R x S pixels and C channels is a vector of R S C numbers. The rows of the weights
+// are the eigenvectors of the patches' second moments, each divided by sqrt(eigenvalue + epsilon),
+// the largest eigenvalue first. Then the same rows follow with the opposite sign.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct WhiteningImages {
   double epsilon = 5e-4;
 };
 
-// `weights` has 2 R S C output channels. The values in torch's order. An eigenvector's sign is the
-// one with which its largest component is positive.
+// `weights` has 2 R S C output channels. Returns the values in torch's order. The sign of an
+// eigenvector is chosen so that its largest component is positive.
 [[nodiscard]] std::vector<float> whitening_weights(const Parameter& weights,
                                                    const WhiteningImages& images);
 

@@ -1,3 +1,8 @@
+// dpbench codec: the speed of codecs on one core (bench_on_cpu) or on a GPU (bench_on_gpu).
+//
+// On a CPU it measures one segment in the cache, with and without a residual, and 44.8 MB of
+// segments. On a GPU it measures one large segment beside the rate of a copy, and segments of
+// 256 KiB whose payloads lie in host memory, as in an exchange.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -21,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of some runs, in seconds; prepare() comes before each and is not counted.
+// Seconds of the fastest of some runs; prepare() comes before each and is not counted.
 template <class F, class Prepare>
 double shortest_s(int runs, F f, Prepare prepare) {
   double best_s = 1e9;
@@ -38,7 +43,7 @@ double shortest_s(int runs, F f) {
   return shortest_s(runs, f, [] {});
 }
 
-// What is measured: a codec's text, as it was given, and what that means.
+// A codec to measure: its text, as it was given, and the spec that it means.
 struct Entry {
   std::string text;
   CodecSpec spec;
@@ -53,8 +58,7 @@ int longest_text(const Entries& entries) {
 
 // Normal deviates times `scale`.
 std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale = 1.0) {
-  // Normal deviates of a few thousand positions, repeated: drawing millions takes longer than the
-  // bench.
+  // A few thousand deviates, repeated: drawing millions takes longer than the bench.
   const CounterRng rng(seed, RandomStream::test);
   std::vector<float> pool(8191), v(n);
   for (std::size_t i = 0; i < pool.size(); ++i)
@@ -65,15 +69,16 @@ std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-// A codec that sends values from a magnitude on (Codec::absolute_error) gets an input of which it
-// sends one value in a hundred: that many normal deviates are beyond 2.576.
+// The scale of a codec's input. A codec that sends values from a magnitude on
+// (Codec::absolute_error) gets an input of which it sends one value in a hundred: that fraction of
+// normal deviates is beyond 2.576.
 double input_scale(const Codec& codec) {
   const double least_sent = codec.absolute_error();
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
 }
 
-// The step with which the codec sends `values` in spec().number("bits") bits each, as nearly as it
-// can; its own choice where the spec asks for no bits.
+// The quantiser step, found by bisection, with which the codec sends `values` in about
+// spec().number("bits") bits each. The codec's own choice if the spec asks for no bits.
 EncodeContext context_of(const Codec& codec, std::span<const float> values) {
   if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
   std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
@@ -115,7 +120,7 @@ void bench_on_cpu(const Entries& entries) {
     }
     std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
     const std::span<float> decoded(out.data(), kSegment);
-    // A residual that went on from run to run would grow until more is sent.
+    // A residual that is kept from run to run would grow, and more would be sent.
     float* const r = codec->is_lossless() ? nullptr : residual.data();
     const auto renew = [&](std::size_t n) {
       if (r != nullptr) std::fill_n(r, n, 0.0f);
@@ -144,7 +149,7 @@ void bench_on_cpu(const Entries& entries) {
           }
         },
         [&] { renew(kLarge); });
-    // The last segment's, which need not be as long as the first's.
+    // The payload of the last segment, which may have another length than the first one's.
     const std::span<const std::byte> last(payload.data(), bytes);
     const double large_add_s = shortest_s(kLargeRuns, [&] {
       for (std::size_t at = 0; at < kLarge; at += kSegment) {
@@ -155,15 +160,15 @@ void bench_on_cpu(const Entries& entries) {
                 entry.text.c_str(), bits, speed(kSegment, plain_s), speed(kSegment, fed_s),
                 speed(kSegment, decode_s), speed(kSegment, add_s), speed(kLarge, large_encode_s),
                 speed(kLarge, large_add_s));
-    // decode_add must not carry the sum of one codec's values on to the next one.
+    // The next codec must not start with the sums of this one.
     std::fill(out.begin(), out.end(), 0.0f);
   }
 }
 
 // ---- a GPU --------------------------------------------------------------------------------------
 
-// What a GPU's kernels read and write for a float, in bytes, apart from its code (cuda_driver.cuh):
-// encoding reads twice.
+// Bytes that a GPU's kernels read and write per float, besides the payload (cuda_driver.cuh).
+// Encoding reads twice.
 struct Traffic {
   double encode = 8, feedback = 20, decode = 4, decode_add = 8, pass_on = 24;
 };
@@ -189,8 +194,8 @@ class GpuBench {
            });
   }
 
-  // Seconds of every call on a segment of n floats, with its payloads in memory of the device or of
-  // the host.
+  // Seconds of each call on a segment of n floats. Its payloads lie in the device's memory or in
+  // the host's.
   struct Times {
     double encode_s, feedback_s, decode_s, decode_add_s, pass_on_s;
   };
@@ -209,7 +214,7 @@ class GpuBench {
     const auto check = [](const EncodeResult& result) {
       DP_ASSERT(result.finite, "the bench's input is not finite");
     };
-    // Adding the same values again and again would not stay finite for ever.
+    // Sums of the same values, added again and again, would not stay finite.
     const auto renew = [&] {
       device_.fill_zero(out_.get(), n * sizeof(float));
       device_.synchronize();
@@ -276,7 +281,7 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
   for (const auto& [name, codec] : codecs) {
     const GpuBench::Times times = bench.measure(*codec, n, false, kLargeRuns);
     const double code = static_cast<double>(codec->max_payload_bytes(n)) / static_cast<double>(n);
-    // Without a residual its 8 or 12 bytes do not move.
+    // Without a residual its 12 bytes do not move.
     const double with = codec->is_lossless() ? 12.0 : 0.0;
     std::printf("%-*s", width, name.c_str());
     const auto print = [&](double time_s, double traffic) {

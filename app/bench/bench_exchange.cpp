@@ -139,7 +139,7 @@ BenchUsage usage(ExchangeBenchOptions& options) {
                     "number of threads per rank that encode; 0: a quarter of its cores")}};
 }
 
-// The codecs that are named, or all.
+// The named codecs, or all.
 std::vector<CodecSpec> codecs_of(const std::vector<std::string>& specs) {
   std::vector<CodecSpec> codecs;
   for (const std::string& spec : specs) codecs.push_back(parse_codec_spec(spec));
@@ -171,7 +171,7 @@ void fill(std::vector<float>& gradient, int rank) {
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = input(rank, i);
 }
 
-// Values that are not the exact sum, and how far the whole is from it.
+// Counts the values that are not the exact sum, and measures how far the whole is from it.
 void check(const std::vector<float>& gradient, int ranks, Row& row) {
   row.wrong = 0;
   double error = 0.0, norm = 0.0;
@@ -201,7 +201,7 @@ void bench_reducer(Communicator& communicator, const ExchangeBenchOptions& setti
                 static_cast<std::size_t>(settings.bucket_mb * 1e6 / sizeof(float)), 1)
           : std::max<std::size_t>(gradient.size(), 1);
   for (std::size_t at = 0; at < gradient.size(); at += bucket) {
-    // As matrices, for codecs that factor them.
+    // As matrices, because some codecs factor them.
     const std::size_t count = std::min(bucket, gradient.size() - at);
     const std::size_t rows = count % kRows == 0 ? kRows : 1;
     tensors.push_back({.offset = at, .rows = rows, .columns = count / rows});

@@ -42,7 +42,7 @@ struct StepBenchOptions {
   bool has_prediction = true;
 };
 
-// Of the time of a step's computation, forward. Backward has twice the arithmetic.
+// The forward pass's part of a step's computation. Backward has twice the arithmetic.
 constexpr double kForward = 1.0 / 3.0;
 constexpr std::int64_t kWarmUp = 3;  // steps that are not counted
 
@@ -104,7 +104,7 @@ std::vector<TensorSlot> slots_of(const net::Parameters& parameters) {
   return slots;
 }
 
-// The ranks on this rank's machine, whatever its hosts are called: a lab has many.
+// The ranks on this rank's machine, whatever its hosts are called: in a lab one machine has many.
 std::size_t ranks_on_machine(Communicator& comm) {
   std::string machine;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
@@ -166,7 +166,7 @@ class StepBench {
   }
 
  private:
-  // What the exchange meets.
+  // The link that the exchange sees.
   [[nodiscard]] LinkProbe link() const {
     LinkProbe link = link_;
     const double most = LinkModel::goodput(options_.throttle.bit_per_s);

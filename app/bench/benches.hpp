@@ -1,4 +1,4 @@
-// The benches of dpbench. Each takes the words after its name; NAME_help() is its --help.
+// The benches of dpbench. Each takes the words after its name; NAME_help() returns its --help.
 //
 // Collective; errors are thrown as dp::Error. Rank 0 prints.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace dp {
 
-// Training throughput of the network alone, without data and exchange: all ranks compute at the
-// same time and the sum is printed.
+// Training throughput of the network alone, without data and exchange. All ranks compute at the
+// same time; prints the sum over ranks.
 void bench_layers(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_layers_help();
 
@@ -19,12 +19,12 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
 void bench_codec(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_codec_help();
 
-// One table of topologies x codecs x sizes beside Open MPI's MPI_Allreduce, taken in turn.
+// One table of topologies x codecs x sizes, measured alternately with Open MPI's MPI_Allreduce.
 void bench_exchange(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_exchange_help();
 
-// Steps whose computation is a sleep, beside their prediction: the exchange of many hosts on few
-// cores.
+// Measured and predicted time of steps whose computation is a sleep, so that a few cores can stand
+// in for many hosts.
 void bench_step(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_step_help();
 

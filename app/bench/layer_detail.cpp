@@ -13,7 +13,7 @@ namespace dp {
 
 namespace {
 
-// Operations a second of a 1x1 convolution of 512 channels, the yardstick of the table.
+// Operations per second of a 1x1 convolution of 512 channels, the yardstick of the table.
 double fast_flops_per_s(Device& device) {
   constexpr std::size_t kChannels = 512;
   constexpr int kTimes = 6;
@@ -55,8 +55,8 @@ LayerDetail::LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t
     std::vector<Shape> inputs;
     for (const std::size_t input : node.inputs) inputs.push_back(shapes[input]);
     shapes.push_back(layer->output_shape(inputs));
-    // Kernels and matrices are multiplied once for each pixel of the output; one product is two
-    // operations. Backward multiplies them twice, unless the layer reads the images.
+    // Kernels and matrices are multiplied once for each pixel of the output; one product counts as
+    // two operations. Backward multiplies twice, unless the layer reads the images.
     double flops = 0;
     for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
       if (spec.shape.size() < 2) continue;

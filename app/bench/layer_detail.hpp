@@ -1,5 +1,5 @@
-// The time of each layer in a training step, and its GFLOP/s beside the processor's: dpbench
-// layers --detail.
+// Time of each layer in a training step, and its GFLOP/s beside the processor's: dpbench layers
+// --detail.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ class LayerDetail {
   // For `steps` steps with batches of that size.
   LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t steps);
 
-  // Takes a slice for the forward and the backward pass of each layer (Network::set_trace).
+  // Receives a slice for the forward and the backward pass of each layer (Network::set_trace).
   [[nodiscard]] TraceTrack& track() { return track_; }
-  // The table, one line for each layer. Measures what the device reaches first.
+  // Returns the table, one line per layer. First measures the GFLOP/s that the device reaches.
   [[nodiscard]] std::string table(Device& device);
 
  private:

@@ -1,10 +1,10 @@
-// What a checkpoint's file says about itself: the entry "checkpoint", lines of "key = value".
+// The head of a checkpoint's file: the entry "checkpoint", lines of "key = value".
 //
-// It has the part's owner, the place in the run, the log, what was chosen by measurement, and the
-// options and the machine, which a run that goes on is compared with.
+// It has the part's owner, the place in the run, the log, the choices made by measurement, and the
+// options and the machine, which a resumed run is compared with.
 //
-// The key "format" is the version of the head, 2 today. Heads of format 1 have no such key and no
-// owner; for them rank and step are taken from the file's name.
+// The key "format" is the version of the head, 2 today. Heads of format 1 have neither this key nor
+// an owner; for them rank and step are taken from the file's name.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +28,18 @@ class CheckpointHead {
 
   void set(const std::string& key, const std::string& value) { values_[key] = value; }
   void set(const std::string& key, std::uint64_t value) { set(key, std::to_string(value)); }
-  // Whose part it is: step, rank, number of ranks and attempt.
+  // Sets the part's owner: step, rank, number of ranks and attempt.
   void set_owner(const ShardFile& part);
-  // Whether the head has an owner, as it does from format 2 on.
+  // Whether the head has an owner: it does from format 2 on.
   [[nodiscard]] bool has_owner() const { return has("format"); }
-  // Throws Error(data) if it has one, and this is not the part, or if the format is a later one.
+  // Throws Error(data) if the head's owner is not this part, or if its format is newer than
+  // kHeadFormat. A head without an owner passes.
   void check_owner(const ShardFile& part) const;
   [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
-  // Both throw Error(data) where there is no such key, or no such number.
+  // Both throw Error(data) if the key is missing; number() also if its value is not a number.
   [[nodiscard]] const std::string& get(const std::string& key) const;
   [[nodiscard]] std::uint64_t number(const std::string& key) const;
-  // All keys that begin so, with the rest of the key.
+  // All keys with this prefix: the rest of the key, and the value.
   [[nodiscard]] std::map<std::string, std::string> all(const std::string& prefix) const;
 
  private:

@@ -57,7 +57,7 @@ void CheckpointWriter::rename_and_remove() {
   try {
     remove_checkpoints(folder_, kept_);
   } catch (...) {
-    // A folder that is gone is told when the next one cannot be written.
+    // A missing folder is reported when the next checkpoint cannot be written.
   }
 }
 

@@ -1,7 +1,7 @@
-// The thread that writes a rank's part of a checkpoint, with what it works on.
+// The thread that writes a rank's part of a checkpoint, and the memory that it works on.
 //
-// It does one job at a time: it writes the part and the log beside it; later it gives them their
-// final names and removes what is too old. A job throws nothing: failure() says what went wrong.
+// It runs one job at a time. The first writes the part, and the log beside it. The second gives the
+// part its final name and removes old checkpoints. A job throws nothing: failure() has its error.
 #pragma once
 
 #include <chrono>
@@ -20,18 +20,18 @@ class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string folder);
 
-  // Both begin a job and return at once. Not while another one is under way.
-  // Hashes image() and writes it; with the log, unless that is empty.
+  // write() and tidy_up() begin a job and return at once. No other job may be under way.
+  // write() hashes image() and writes it, and the log unless that is empty.
   void write(const ShardFile& part, std::vector<std::byte> log);
-  // The checkpoint that was written last counts, or does not. Then removes all but `kept`. What
-  // cannot be removed now is removed after the next checkpoint.
+  // is_complete: the checkpoint that was written last counts. Then removes all checkpoints but
+  // `kept`. Files that cannot be removed now are removed after the next checkpoint.
   void tidy_up(bool is_complete, std::vector<CheckpointId> kept);
 
-  // Whether the job is over; the second waits for it, so long at most.
+  // Whether the job is over. wait_for() waits for that, at most this long, and returns the same.
   [[nodiscard]] bool is_over() { return thread_.is_over(job_); }
   bool wait_for(std::chrono::duration<double> most) { return thread_.wait_for(job_, most); }
 
-  // While no job is under way.
+  // Call these only while no job is under way.
   [[nodiscard]] ShardImage& image() { return image_; }
   [[nodiscard]] std::uint64_t replicated_hash() const { return replicated_hash_; }
   [[nodiscard]] const std::string& failure() const { return failure_; }  // empty: none

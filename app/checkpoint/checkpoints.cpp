@@ -12,18 +12,18 @@
 namespace dp {
 namespace {
 
-// The ranks ask each other after 1, 2, 4, ... steps whether all have written, so that a question
-// costs next to nothing however long a disk takes.
+// The ranks ask each other after 1, 2, 4, ... steps whether all have written, so that the questions
+// cost next to nothing however slow a disk is.
 constexpr std::uint64_t kLongestGap = 64;
 // With a cadence in time, rank 0's clock is asked about this often.
 constexpr double kQuestion_s = 5.0;
-// What training may wait until files are renamed and removed, if the next checkpoint is due.
+// How long training may wait for files to be renamed and removed, if the next checkpoint is due.
 constexpr auto kMoment = std::chrono::seconds(1);
-// At the end of the run, the ranks look at each other so often, and tell of a slow one after so
-// long.
+// At the end of the run, the ranks ask each other this often, and rank 0 warns of a slow one after
+// this time.
 constexpr auto kLook = std::chrono::milliseconds(500);
 constexpr double kSlow_s = 5.0;
-// What a run that fails gives a part that is being written, before it says why it fails.
+// How long a failing run waits for a part that is being written, before it reports its error.
 constexpr double kLast_s = 5.0;
 
 }  // namespace
@@ -44,8 +44,8 @@ Checkpoints::Checkpoints(Device& device, Reducer& reducer, CheckpointOptions opt
   }
 }
 
-// A thread that waits for a disk cannot be ended. It is left to the end of the process, with what
-// it works on.
+// A thread that waits for a disk cannot be ended. It is left running until the process ends, with
+// the memory that it uses.
 Checkpoints::~Checkpoints() {
   double most_s = hanging_.empty() ? options_.timeout_s : 0.0;
   if (std::uncaught_exceptions() > 0) most_s = std::min(most_s, kLast_s);
@@ -62,7 +62,7 @@ bool Checkpoints::is_due(std::uint64_t step, bool ends_epoch) {
   if (asks_at(step)) {
     const bool was_tidying = is_tidying();
     ask(step);
-    // To tidy up takes a moment: another one that is due need not wait for the next step.
+    // Tidying up takes a moment, so another checkpoint that is due need not wait for the next step.
     if (is_wanted_ && is_tidying() && !was_tidying) ask(step);
   }
   return is_wanted_ && !pending_;
@@ -154,7 +154,7 @@ void Checkpoints::settle(const std::vector<Report>& reports) {
   throw AgreedError(*difference);
 }
 
-// Usually the hashes of all are enough.
+// Usually the hashes of whole states are enough. If they differ, the entries' hashes show where.
 void Checkpoints::compare_replicas(const std::vector<Report>& reports) {
   const bool is_same = std::ranges::all_of(reports, [&](const Report& report) {
     return report.replicated_hash == reports[0].replicated_hash;
@@ -183,8 +183,8 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    // All parts are written, and alike. Where older ones are gone it is what there is to go on
-    // from.
+    // All parts are written and equal. If older checkpoints are gone, this one is all that a run
+    // can resume from.
     if (complete_.size() > 1) {
       std::erase(complete_, pending_->id);
     } else if (pending_->is_complete) {
@@ -220,7 +220,7 @@ void Checkpoints::tell_failures() {
   const std::string& mine = writer_->failure();
   const std::vector<std::string> failures =
       reducer_.run([&](Communicator& comm) { return comm.gather(mine); });
-  // What is behind the file's name, which has the step.
+  // The text after the file's name, which contains the step.
   const auto cause_of = [](const std::string& failure) {
     return failure.substr(std::min(failure.find(": "), failure.size()));
   };

@@ -1,18 +1,18 @@
 // Writes a run's checkpoints while it trains: this rank's part, into its host's folder.
 //
-// A checkpoint is due after so many epochs, steps or minutes. write() copies the state; a thread
-// (checkpoint_writer.hpp) then hashes it and writes the file, and training goes on. In the steps
-// after that the ranks ask each other from time to time whether all have written theirs, and
-// whether the hashes of what must be the same on all ranks agree. If so, the checkpoint counts: all
-// give their files the final names and remove older ones. When all have done that, the next one may
-// begin. A rank that cannot write is told once for each cause; the checkpoints before stay as they
+// A checkpoint is due after a number of epochs, steps or minutes. write() copies the state; a
+// thread (checkpoint_writer.hpp) then hashes it and writes the file while training goes on. At some
+// of the following steps the ranks ask each other whether all have written their parts, and whether
+// the hashes of the replicated state agree. If so, the checkpoint is complete: all ranks give their
+// parts the final names and remove older ones. When all have done that, the next checkpoint may
+// begin. If a rank cannot write, rank 0 warns once for each cause; earlier checkpoints stay as they
 // are.
 //
-// A checkpoint is overdue when the next one is due and, for a time-out, no further rank has done
-// its part. That is told once; training goes on without later checkpoints. At the end of the run,
-// ranks that do not come on for kPatience time-outs are left alone.
+// A checkpoint is overdue if the next one is due and, for one time-out, no further rank has
+// finished its part. Rank 0 warns once; training goes on, without another checkpoint until then. At
+// the end of the run, ranks that make no progress for kPatience time-outs are left alone.
 //
-// All ranks make the same calls at the same steps. Those marked "collective" exchange a few bytes
+// All ranks make the same calls at the same steps. Methods marked "collective" exchange a few bytes
 // through the reducer's thread.
 #pragma once
 
@@ -44,15 +44,15 @@ struct CheckpointOptions {
   std::uint32_t attempt = 0;      // the same on all ranks
   bool compares_replicas = true;  // false: every rank trains its own model
   double timeout_s = 60;
-  // The checkpoint from which the run goes on; it counts as complete.
+  // The checkpoint that the run was resumed from; it counts as complete.
   std::optional<CheckpointId> resumed_from = {};
-  // Called on rank 0: a checkpoint is complete; a warning. Of several failures with the same cause
-  // only the first is told.
+  // Called on rank 0: on_complete for a complete checkpoint, warn for a warning. Failures with the
+  // same cause are reported once.
   std::function<void(const CheckpointId&)> on_complete = [](const CheckpointId&) {};
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// What is written beside the state.
+// Written together with the state.
 struct CheckpointExtras {
   std::vector<std::pair<std::string, std::string>> texts;  // further entries
   std::vector<std::byte> log;                              // the run log's file; empty: none
@@ -61,55 +61,54 @@ struct CheckpointExtras {
 class Checkpoints {
  public:
   Checkpoints(Device& device, Reducer& reducer, CheckpointOptions options);
-  // Gives the thread a time-out to write what it has begun; some seconds if the run fails.
+  // Gives the thread one time-out to finish writing, or a few seconds if the run fails.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Whether is_due() will ask the other ranks at this step, which may wait for them and for the
-  // disk.
+  // Whether is_due() asks the other ranks at this step. It may then wait for them and for the disk.
   [[nodiscard]] bool asks_at(std::uint64_t step) const {
     return (pending_ || options_.every.seconds > 0) && step >= next_question_;
   }
-  // Collective, after every step: looks whether the last checkpoint is complete, and says whether
-  // another one is due. It is not while one is under way.
+  // Collective, after every step: checks whether the last checkpoint is complete, and returns
+  // whether another one is due. None is due while one is under way.
   [[nodiscard]] bool is_due(std::uint64_t step, bool ends_epoch);
-  // Copies the state and begins to write it. Not while another one is under way.
+  // Copies the state and begins to write it. No other checkpoint may be under way.
   void write(std::uint64_t step, const StateList& state, const CheckpointExtras& extras);
-  // Collective: waits until the checkpoint that is under way is complete or has failed, or until
-  // ranks do not come on.
+  // Collective: waits until the checkpoint under way is complete or has failed, or until ranks have
+  // made no progress for kPatience time-outs.
   void finish();
-  // Which ranks finish() has left alone, with what: "rank 1 on east has not written its part for 30
-  // s". Empty if it has not; otherwise nothing may be written any more.
+  // The ranks that finish() has left alone, and what is missing: "rank 1 on east has not written
+  // its part for 30 s". Empty if there are none; otherwise nothing may be written any more.
   [[nodiscard]] const std::string& hanging() const { return hanging_; }
 
-  // This rank's part of a checkpoint of that step.
+  // This rank's part of the checkpoint of this step.
   [[nodiscard]] ShardFile part_of(std::uint64_t step) const {
     return {.checkpoint = {.step = step, .attempt = options_.attempt, .ranks = ranks_},
             .rank = rank_};
   }
-  // The newest complete one.
+  // The newest complete checkpoint.
   [[nodiscard]] std::optional<CheckpointId> newest() const;
   [[nodiscard]] const std::string& folder() const { return options_.folder; }
 
  private:
-  // How long ranks that do not come on are waited for at the end of the run, in time-outs: as long
-  // as for ranks that answer and do not come on elsewhere (comm/mpi/liveness.hpp).
+  // How long finish() waits for ranks that make no progress, in time-outs. The same factor applies
+  // elsewhere to ranks that answer without making progress (comm/mpi/liveness.hpp).
   static constexpr double kPatience = 10;
 
-  // What a rank tells the others.
+  // A rank's message to the others.
   struct Report {
     std::uint64_t replicated_hash = 0;
-    double seconds = 0;          // since the last checkpoint; rank 0's counts
+    double seconds = 0;          // since the last checkpoint; only rank 0's counts
     std::uint64_t next_gap = 1;  // steps until the next question, if nothing is under way
     std::uint8_t is_over = 0, has_failed = 0;  // the job that is under way
   };
   // The checkpoint that is under way.
   struct Pending {
     CheckpointId id;
-    // All ranks have written their parts, or failed to, and tidy up.
+    // All ranks have written their parts, or failed to, and rename and remove files now.
     bool is_tidying = false, is_complete = false;
-    // Ranks whose job is over, and when that number became what it is, in seconds since write().
+    // Ranks whose job is over, and when this number last changed, in seconds since write().
     std::ptrdiff_t over = 0;
     double moved_s = 0;
     bool is_told_late = false;
@@ -130,8 +129,8 @@ class Checkpoints {
   std::vector<std::string> hosts_;  // by rank
 
   // The same on all ranks.
-  std::deque<CheckpointId> complete_;  // that are kept, the oldest first
-  bool has_bad_name_ = false;          // the only one: some rank's part waits for its last name
+  std::deque<CheckpointId> complete_;  // the kept ones, the oldest first
+  bool has_bad_name_ = false;          // some rank could not rename its part of the only checkpoint
   std::optional<Pending> pending_;
   bool is_wanted_ = false;  // one is due and waits for the pending one
   std::size_t epochs_ = 0;  // since the last one
@@ -140,7 +139,7 @@ class Checkpoints {
 
   LapClock clock_;
   double since_last_s_ = 0;
-  std::set<std::string> told_;  // causes of failures, on rank 0
+  std::set<std::string> told_;  // causes of failures reported so far, on rank 0
   std::unique_ptr<CheckpointWriter> writer_;
 };
 

@@ -15,8 +15,8 @@ namespace {
 
 const std::string kOption = "option.", kFact = "fact.";
 
-// Options that change no bit of the training that is left, or that the checkpoint decides: the
-// initial weights, and the choices made by measurement.
+// Options that change no bit of the remaining training, or that the checkpoint decides: the initial
+// weights, and the choices made by measurement.
 constexpr std::array<std::string_view, 32> kFree = {
     "recipe",       "data-dir",        "log",         "log-steps",      "export",
     "trace",        "trace-steps",     "quiet",       "verbose",        "checkpoint",
@@ -46,8 +46,8 @@ std::string grouping(const std::vector<std::string>& hosts) {
   return fmt::format("{}", fmt::join(by_rank, ","));
 }
 
-// Whether a difference may change the rest of the training, which is what its user wants: the
-// number of epochs, the milestones that follow from it, and who computes which images.
+// Whether a difference may change the rest of the training, as its user wants: the number of
+// epochs, the milestones that follow from it, and the ranks' shares of images.
 bool may_change_the_rest(const std::string& name, const std::string& value,
                          const std::string& earlier) {
   return name == "epochs" || name == "shares" ||
@@ -85,11 +85,11 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
   CheckpointHead mine;
   add_options(mine, options);
   std::vector<std::string> told;
-  // An earlier version had options that are keys of others today.
+  // Some options of earlier versions are keys of other options today.
   const std::map<std::string, std::string> then = with_keys(head.all(kOption));
   for (const auto& [name, value] : mine.all(kOption)) {
     const auto earlier = then.find(name);
-    // An option that the checkpoint does not know is one of a later dptrain.
+    // An option that the checkpoint does not know was added by a later dptrain.
     if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
     if (may_change_the_rest(name, value, earlier->second)) {
       told.push_back(
@@ -147,7 +147,7 @@ std::string device_in(const CheckpointHead& head) { return head.get(kFact + "dev
 
 std::vector<std::string> device_changes(const std::vector<std::string>& now,
                                         const std::vector<std::string>& then) {
-  std::map<std::string, std::vector<std::size_t>> ranks;  // by what is said of them
+  std::map<std::string, std::vector<std::size_t>> ranks;  // by their difference
   for (std::size_t rank = 0; rank < now.size(); ++rank) {
     if (then[rank].empty() || then[rank] == now[rank]) continue;
     ranks[fmt::format("{} instead of {}", now[rank], then[rank])].push_back(rank);

@@ -1,9 +1,9 @@
-// What decides a run's result beside its state, as part of a checkpoint's head: options, data,
-// build, and the machine.
+// A run's options, data, build and machine, as keys of a checkpoint's head. Together with the state
+// they decide the run's result.
 //
-// A run that goes on is compared with it. Options that decide the result, and the data, must be the
-// same. What may change is told in a line if it has changed: the number of ranks, the machine,
-// the number of epochs.
+// A resumed run is compared with them. The data, and options that decide the result, must be the
+// same. Other differences are allowed and reported in a line: the number of ranks, the machine, the
+// number of epochs.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace dp {
 
-// What a run is made of besides its options.
+// The facts of a run besides its options.
 struct RunFacts {
   std::size_t ranks = 1;
   std::vector<std::string> hosts = {};  // by rank
@@ -30,25 +30,26 @@ struct RunFacts {
 void add_options(CheckpointHead& head, const Options& options);
 void add_facts(CheckpointHead& head, const RunFacts& facts);
 
-// Whether the run has as many ranks as before, on as many hosts in the same way, and the same
-// build.
+// Whether the run has the same number of ranks as before, on the same number of hosts in the same
+// arrangement, and the same build.
 [[nodiscard]] bool is_same_fleet(const CheckpointHead& head, const RunFacts& facts);
 
-// Throws Error(usage), with one sentence that names the option and what may change, where an option
-// decides the result and is not the checkpoint's. Returns the others that differ: a phrase each,
-// such as "--epochs 40 instead of 30".
+// Throws Error(usage) if an option that decides the result differs from the checkpoint's; the
+// sentence names the option and what may change. Returns the other differences, a phrase each:
+// "--epochs 40 instead of 30".
 [[nodiscard]] std::vector<std::string> compare_options(const CheckpointHead& head,
                                                        const Options& options);
 
-// The same for data (Error(data)), build and machine, but for the devices.
+// The same for data (Error(data)), build (Error(usage) without --accept-build) and machine. Devices
+// are compared by device_changes().
 [[nodiscard]] std::vector<std::string> compare_facts(const CheckpointHead& head,
                                                      const Options& options, const RunFacts& facts);
 
 // The device of the rank whose part of the checkpoint has this head.
 [[nodiscard]] std::string device_in(const CheckpointHead& head);
 
-// By rank: its device, and the one on which its part was computed (empty: it has none). A phrase
-// for each kind of change.
+// Both by rank: its device now, and the device that computed its part (empty: it has no part).
+// Returns a phrase for each kind of change.
 [[nodiscard]] std::vector<std::string> device_changes(const std::vector<std::string>& now,
                                                       const std::vector<std::string>& then);
 

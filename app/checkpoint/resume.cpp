@@ -1,3 +1,9 @@
+// Finds the checkpoint of --resume, in this order:
+//   1. Every rank lists the files in its folder; rank 0 gets all lists (Inventory).
+//   2. Rank 0 chooses a checkpoint, and the rank that reads each part (Choice).
+//   3. These ranks read and check the parts (PartReader). If a part is damaged, or the replicas
+//      differ, rank 0 takes it off its list and chooses again (choose_and_read).
+//   4. Each part goes to the rank that takes it over, and the log to rank 0 (hand_over).
 #include "app/checkpoint/resume.hpp"
 
 #include <xxhash.h>
@@ -21,9 +27,9 @@ namespace {
 
 constexpr int kNobody = -1;
 
-// The checkpoint that was chosen, and the rank that reads each part; kNobody: the part is lost.
+// The chosen checkpoint, and the rank that reads each part; kNobody: the part is lost.
 struct Choice {
-  ShardFile any;  // of the checkpoint; is_complete of the parts is not the same for all
+  ShardFile any;  // names the checkpoint; its is_complete is unused, since parts differ in it
   std::vector<int> readers;
 
   [[nodiscard]] const CheckpointId& id() const { return any.checkpoint; }
@@ -32,7 +38,7 @@ struct Choice {
 // All ranks' files, on rank 0.
 class Inventory {
  public:
-  // `names`: by rank, the names of files, a line each.
+  // names: by rank, the names of its files, a line each.
   explicit Inventory(const std::vector<std::string>& names)
       : ranks_(static_cast<int>(names.size())) {
     for (int holder = 0; holder < ranks_; ++holder) {
@@ -49,8 +55,8 @@ class Inventory {
 
   [[nodiscard]] bool is_empty() const { return found_.empty(); }
 
-  // The newest checkpoint with all parts, or else, of those that once had all, the one that has the
-  // most of them. Its `readers` are empty if there is none.
+  // The newest checkpoint with all parts. If there is none: of the checkpoints that once had all
+  // parts, the one with the fewest missing. If there is none either, the choice has no `readers`.
   [[nodiscard]] Choice choose() const {
     const std::pair<const CheckpointId, Found>* best = nullptr;
     const auto missing = [](const auto& entry) {
@@ -70,7 +76,7 @@ class Inventory {
         choice.readers.push_back(kNobody);
         continue;
       }
-      // The rank that needs it, if it has it.
+      // Prefers the rank that takes the part over, if it has the file.
       const int user = static_cast<int>(rank) % ranks_;
       choice.readers.push_back(holders->second.contains(user) ? user : *holders->second.begin());
     }
@@ -115,7 +121,7 @@ class PartReader {
  public:
   explicit PartReader(std::string folder) : folder_(std::move(folder)) {}
 
-  // Throws Error(data) if it is not whole, or not what its name says.
+  // Throws Error(data) if the file is not whole, or if its head does not fit its name.
   [[nodiscard]] Shard read(const CheckpointId& id, std::uint32_t rank) const {
     ShardFile file = {.checkpoint = id, .rank = rank, .is_complete = true};
     if (is_missing(path(name_of(file)))) file.is_complete = false;
@@ -128,7 +134,7 @@ class PartReader {
     return part;
   }
 
-  // Empty where it is not the one that the head names; a line says so.
+  // Empty if the file is not the one that the head names; a line reports that.
   [[nodiscard]] std::vector<std::byte> read_log(const CheckpointId& id,
                                                 const CheckpointHead& head) const {
     if (!head.has("log.hash")) return {};
@@ -138,7 +144,7 @@ class PartReader {
       std::vector<std::byte> log = read_whole_file(path(log_name_of(id)), size);
       if (XXH3_64bits(log.data(), log.size()) == head.number("log.hash")) return log;
     } catch (const Error&) {
-      // As if it were not there.
+      // Treated like a missing file.
     }
     std::fprintf(stderr,
                  "dptrain: %s is lost or damaged: the log begins again, without the epochs so "
@@ -154,7 +160,7 @@ class PartReader {
   std::string folder_;
 };
 
-// What has been read of the chosen checkpoint on this rank, by the part's rank.
+// The parts of the chosen checkpoint that this rank has read, by the part's rank.
 using Parts = std::map<std::uint32_t, Shard>;
 
 // Whether all lines of all texts are the same.
@@ -167,7 +173,8 @@ bool are_same(const std::vector<std::string>& texts) {
   return lines.size() <= 1;
 }
 
-// Collective. A run that began at its start would remove the checkpoints that it could not read.
+// Collective. A run that started from the beginning would remove the checkpoints that it could not
+// read.
 void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;
@@ -178,7 +185,8 @@ void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_
   });
 }
 
-// Collective: reads the parts of the choice, and chooses again without those that are not whole.
+// Collective: reads the parts of the choice. Chooses again, without the parts that are not whole,
+// until a choice can be read.
 Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts) {
   std::string names;
   together(comm, kDptrainNames, [&] {
@@ -205,7 +213,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
         try {
           const Shard& part = parts.emplace(r, reader.read(choice.id(), r)).first->second;
           hashes += fmt::format("{:016x}\n", replicated_hash(part));
-        } catch (...) {  // also what the standard library throws: the checkpoint before is there
+        } catch (...) {  // also the standard library's: an earlier checkpoint may be whole
           std::string why;
           static_cast<void>(exit_code_of_current_exception(why));
           failures += fmt::format("{} {}\n", r, why);
@@ -226,7 +234,8 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
                      comm.hosts()[holder].c_str(), message.c_str());
       }
     }
-    // A run may have ended when its replicas differed, before it could remove the files.
+    // An earlier run may have ended because its replicas differed, before it could remove the
+    // files.
     if (const std::vector<std::string> of_all_parts = comm.gather(hashes);
         comm.rank() == 0 && is_good && options.exchange && !are_same(of_all_parts)) {
       is_good = false;
@@ -240,7 +249,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
   }
 }
 
-// The same entries without those that are a rank's own.
+// The same entries without a rank's own.
 std::vector<std::byte> replicated_part(const Shard& shard) {
   std::vector<ShardEntry> entries;
   std::vector<std::size_t> from;
@@ -296,7 +305,7 @@ void hand_over(const Options& options, Communicator& comm, const Choice& choice,
   });
   point.all_have_owners =
       std::ranges::count(comm.all_gather(std::uint8_t{have_owners}), std::uint8_t{0}) == 0;
-  // What ranks without a part of their own need.
+  // Ranks without a part of their own get the replicated entries of the first part.
   for (int q = 0; q < ranks; ++q) {
     if (has_own[static_cast<std::size_t>(q)]) continue;
     if (me == first_reader) {

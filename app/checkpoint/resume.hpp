@@ -1,8 +1,9 @@
-// Where a run goes on (--resume): the ranks compare what they find in their folders and agree on
-// the newest checkpoint of which all parts are there and undamaged.
+// Finds the checkpoint that --resume continues from. The ranks compare the files in their folders
+// and agree on the newest checkpoint of which all parts exist undamaged.
 //
-// A part that is cut off or damaged counts as not there, and a line says so. If no checkpoint has
-// all its parts, the newest one that once had them is taken without those that are lost.
+// A truncated or damaged part counts as missing, and a line reports it. If no checkpoint has all
+// its parts, the run takes one that once had them, without the lost parts: the one with the fewest
+// lost parts, and of several the newest.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +22,22 @@ namespace dp {
 struct ResumePoint {
   CheckpointId checkpoint;
   CheckpointHead head;          // the same on all ranks
-  bool all_have_owners = true;  // the parts say whose they are; the same on all ranks
-  // The parts whose state this rank takes over: of the ranks r, r + P, r + 2 P, ... for this rank r
-  // of P, as far as they are there. With none, `replicated` is another rank's part.
+  bool all_have_owners = true;  // every part's head names its owner; the same on all ranks
+  // The parts whose state this rank takes over. Rank r of P takes the parts of the earlier ranks r,
+  // r + P, r + 2 P, ..., as far as they exist. If there are none, `replicated` has the replicated
+  // entries of another rank's part.
   std::vector<Shard> own;
   std::optional<Shard> replicated;
-  std::vector<std::uint32_t> lost;  // ranks whose parts are nowhere; the same on all ranks
-  std::vector<std::byte> log;       // rank 0: the run log's file; empty where there is none
+  std::vector<std::uint32_t> lost;  // ranks whose parts no host has; the same on all ranks
+  std::vector<std::byte> log;       // rank 0: the run log's file; empty if there is none
 
   [[nodiscard]] std::uint64_t epoch() const { return head.number("epoch"); }
   [[nodiscard]] bool epoch_is_over() const { return head.number("epoch_is_over") != 0; }
 };
 
-// Collective. Nothing where there is no checkpoint to go on from. Without
-// --resume it throws Error(data) where the folder holds checkpoints of another run.
+// Collective. Returns nothing if there is no checkpoint to continue from. All ranks throw the same
+// AgreedError(data) if the folder holds checkpoints of another run (without --resume), or if none
+// of its checkpoints can be read (with it).
 [[nodiscard]] std::optional<ResumePoint> find_resume_point(const Options& options,
                                                            Communicator& comm);
 

@@ -23,7 +23,7 @@ std::uint32_t type_of(const StateBlock& block) {
 
 std::uint32_t type_of(StateShare share) { return kText | (share == StateShare::own ? kOwn : 0); }
 
-// What an entry that does not fit its place is for.
+// Why an entry does not fit its place.
 std::string mismatch(const Shard& shard, const std::string& name, std::size_t needed) {
   const auto bytes = shard.find(name);
   if (!bytes) return fmt::format("{}: has no entry {}", shard.name(), name);

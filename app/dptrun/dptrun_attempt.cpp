@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kLook = 100ms;
-// mpirun gets this time to end after a rank has said that it ends.
+// mpirun gets this time to end after a rank has reported its end.
 constexpr auto kPatience = 10s;
 // And this time after SIGTERM.
 constexpr auto kPatienceAfterSignal = 4s;
 constexpr auto kHangup = 2s;
-// A run that is not known to train gets this time to end, or to say that it trains.
+// A run that is not known to train gets this time to end, or to report that it trains.
 constexpr auto kPatienceBeforeTraining = 2s;
 
 std::uint64_t number_in(std::string_view words) {
@@ -72,9 +72,9 @@ class Attempt {
     MarkFilter filter;
     bool is_open = true;
     std::string pending =
-        {};  // read, but not yet written: as long as nobody reads what this writes
+        {};  // read but not yet written, because nobody reads this program's output
 
-    // What to wait for.
+    // The event to wait for.
     [[nodiscard]] pollfd next() const {
       if (!pending.empty()) return {to, POLLOUT, 0};
       return {is_open ? from : -1, POLLIN, 0};
@@ -83,7 +83,7 @@ class Attempt {
 
   void wait_for_something() {
     const Clock::time_point before = Clock::now();
-    // While nobody reads the output, marks wait unread: that is no silence.
+    // While nobody reads the output, marks wait unread, which is not silence.
     const bool is_held_up = !output_.pending.empty() || !errors_.pending.empty();
     std::array<pollfd, 3> streams = {
         {{signals_.stream(), POLLIN, 0}, output_.next(), errors_.next()}};
@@ -93,7 +93,7 @@ class Attempt {
     if (is_held_up) last_mark_ += Clock::now() - before;
   }
 
-  // What is left when the session has ended. The second signal ends it, as always.
+  // Passes on the remaining output after the session's end. The second signal ends it, as always.
   void pass_the_rest() {
     for (int round = 0; round < 2; ++round) {
       while (signals_.count() < 2) {
@@ -106,15 +106,15 @@ class Attempt {
     }
   }
 
-  // Writes no more than what cannot block, so that signals and deadlines are seen. True if there
-  // was something to write.
+  // Writes only what does not block, so that signals and deadlines are seen. True if there was
+  // something to write.
   static bool write_pending(Stream& stream) {
     pollfd ready = {stream.to, POLLOUT, 0};
     if (stream.pending.empty() || ::poll(&ready, 1, 0) <= 0) return false;
     const std::size_t size = std::min<std::size_t>(stream.pending.size(), PIPE_BUF);
     const ssize_t written = ::write(stream.to, stream.pending.data(), size);
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) return false;
-    // Nobody reads it any more; training goes on.
+    // The reader has gone; training goes on.
     stream.pending.erase(0, written <= 0 ? std::string::npos : static_cast<std::size_t>(written));
     return true;
   }
@@ -134,7 +134,7 @@ class Attempt {
   }
 
   // "mpirun noticed that process rank 1 with PID 25 on node node2 exited on signal 9 (Killed)." In
-  // Open MPI 5 it is prterun that has noticed.
+  // Open MPI 5 the text begins with prterun.
   void look_for_victim(const std::string& text) {
     const std::size_t begin = text.find(" noticed that process rank ");
     if (begin == std::string::npos) return;
@@ -170,7 +170,7 @@ class Attempt {
     obeyed_ = count;
     if (is_first) {
       // mpirun passes it on to all ranks, and gives them time. A rank that has not begun ends at
-      // once. Training may have begun without this program's knowing it yet.
+      // once. Training may have begun without this program's knowing yet.
       if (!report_.is_asked_to_end) session_.send(SIGUSR1);  // a second one would end it at once
       if (!report_.first_step) terminate_at_ = Clock::now() + kPatienceBeforeTraining;
       return;
@@ -178,7 +178,7 @@ class Attempt {
     terminate();
   }
 
-  // Not before the first step: what has just begun would be asked to end before it has done
+  // Not before the first step: a run that has just begun would be asked to end before it has done
   // anything.
   void ask_caller() {
     if (!has_stepped_ || obeyed_ > 0 || report_.is_asked_to_end || said_end_) return;
@@ -213,7 +213,7 @@ class Attempt {
   void explain(int status) {
     const bool is_signal = WIFSIGNALED(status);
     const int code = is_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    // Where mpirun had to be killed after the end, what dptrain said counts.
+    // If mpirun had to be killed after the end, the exit code that dptrain reported counts.
     const bool counts_what_was_said =
         said_end_ && (has_been_killed_late_ || (code != 0 && *said_end_ != 0));
     report_.exit_code = counts_what_was_said ? *said_end_ : code;
@@ -271,8 +271,8 @@ StopSignals::~StopSignals() { ::close(stream_); }
 int StopSignals::count() {
   signalfd_siginfo signal;
   while (::read(stream_, &signal, sizeof signal) == sizeof signal) {
-    // The kernel, the shell and what ends the user's session each tell that a terminal is closed:
-    // together they are one wish.
+    // The kernel, the shell and the end of the user's session each send a SIGHUP when a terminal is
+    // closed. Together they count as one request.
     if (signal.ssi_signo == SIGHUP) {
       if (count_ > 0) continue;
       hangup_ = Clock::now();

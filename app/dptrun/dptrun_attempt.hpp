@@ -1,5 +1,5 @@
-// One run of dptrain under mpirun, from its start to its end: its output goes on to this program's,
-// and what its marks say (run_status.hpp) and how it ended is kept.
+// One run of dptrain under mpirun, from start to end. Its output is passed on to this program's
+// output. Its marks (run_status.hpp), and how it ended, are kept.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace dp {
 
-// The signals that ask to stop, as they come: SIGINT, SIGTERM, SIGHUP if nohup does not forbid it,
+// The signals that ask to stop, as they arrive: SIGINT, SIGTERM, SIGHUP unless nohup ignores it,
 // and `more`. The process blocks them from construction on.
 class StopSignals {
  public:
@@ -24,8 +24,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  [[nodiscard]] int stream() const { return stream_; }  // readable when one has come
-  // Takes what has come. Returns how many there have been in all.
+  [[nodiscard]] int stream() const { return stream_; }  // readable when a signal has arrived
+  // Takes the signals that have arrived. Returns how many there have been in all.
   int count();
   [[nodiscard]] int last() const { return last_; }  // the number of the last one
 
@@ -35,30 +35,30 @@ class StopSignals {
 };
 
 struct AttemptReport {
-  int exit_code = 0;                          // mpirun's, or dptrain's where that says more
+  int exit_code = 0;                          // mpirun's, or dptrain's if that is more specific
   std::string why;                            // "mpirun was killed by signal 9 (Killed)"
-  bool has_lived = false;                     // there was a mark
-  bool is_asked_to_end = false;               // by must_end
+  bool has_lived = false;                     // at least one mark arrived
+  bool is_asked_to_end = false;               // must_end returned true
   bool is_killed = false;                     // mpirun or a rank was, by SIGKILL or for silence
   std::optional<std::uint64_t> first_step;    // steps done when training began
   std::optional<std::uint64_t> last_step;     // steps done at the last mark
-  std::chrono::steady_clock::time_point end;  // when it was last alive
+  std::chrono::steady_clock::time_point end;  // of its last sign of life
 };
 
 struct AttemptRequest {
   std::vector<std::string> words;  // mpirun's command line
-  double silence_s = 120;          // without a mark for so long it counts as dead
+  double silence_s = 120;          // after this long without a mark it counts as dead
   // Called for each mark, without its checksum.
   std::function<void(std::string_view words)> on_mark;
   // Called at the first mark of a step.
   std::function<void(std::uint64_t steps)> on_first_step;
-  // Called all the time while the run trains; true: it is to end after the running step, with a
-  // checkpoint, as if a signal had asked for it.
+  // Called all the time while the run trains. If it returns true, the run ends after the current
+  // step, with a checkpoint, as on a stop signal.
   std::function<bool()> must_end;
 };
 
 // Throws Error(usage) if mpirun cannot be started. The first stop signal ends the run after its
-// step (SIGUSR1), or at once if training has not begun; the second one ends it at once.
+// current step (SIGUSR1), or at once if training has not begun; the second one ends it at once.
 [[nodiscard]] AttemptReport run_attempt(const AttemptRequest& request, StopSignals& signals);
 
 // "signal 9 (Killed)"

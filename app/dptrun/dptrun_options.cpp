@@ -134,8 +134,8 @@ bool is_program(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// "dptrain" is the one beside this program or, where there is none, that of PATH. A bundle has this
-// program in libexec, and in bin what starts its programs.
+// "dptrain" is the program beside this one or, if there is none, the one in PATH. A bundle has this
+// program in libexec, and the starters of its programs in bin.
 std::string program_of(const std::string& word) {
   if (word.find('/') != std::string::npos) {
     if (is_program(word)) return word;
@@ -244,7 +244,7 @@ std::vector<std::string> mpirun_words(const DptrunOptions& options,
   words.insert(words.end(), options.mpirun.begin(), options.mpirun.end());
   words.insert(words.end(), options.command.begin(), options.command.end());
   if (is_restart && std::ranges::count(options.command, "--resume") == 0) add({"--resume"});
-  // Where there is no checkpoint yet, the run begins as it would with all ranks.
+  // If there is no checkpoint yet, the run begins as it would with all ranks.
   const std::int64_t planned = ranks_on(options, options.hosts);
   if (ranks_on(options, hosts) < planned && !word_in(options.command, "planned-ranks")) {
     add({"--planned-ranks", std::to_string(planned)});
@@ -255,7 +255,7 @@ std::vector<std::string> mpirun_words(const DptrunOptions& options,
 double silence_of(const DptrunOptions& options) {
   if (options.silence_s > 0) return options.silence_s;
   const std::string timeout = value_in(options.command, "comm-timeout").value_or("60");
-  // A value that dptrain does not take ends it soon.
+  // If the value is invalid, dptrain ends soon by itself.
   return 2 * std::max(30.0, std::strtod(timeout.c_str(), nullptr));
 }
 

@@ -13,13 +13,13 @@ struct DptrunOptions {
   bool asks_for_help = false, asks_for_version = false;
   std::int64_t ranks = 0;      // 0: not given
   std::vector<RunHost> hosts;  // empty: mpirun's own choice
-  std::string hostfile = {};   // from which they are; empty: from --host
-  double join_after_s = 60;    // between two looks for hosts that come and go; 0: none
+  std::string hostfile = {};   // the file that `hosts` are read from; empty: from --host
+  double join_after_s = 60;    // time between two looks for hosts that come and go; 0: none
   std::int64_t min_hosts = 1;
   std::int64_t max_restarts = 10;
-  double silence_s = 0;                  // 0: by --comm-timeout of the command
-  std::vector<int> stop_signals = {};    // beside SIGINT and SIGTERM
-  std::string agent = {};                // for hosts; empty: ssh
+  double silence_s = 0;                  // 0: from the command's --comm-timeout
+  std::vector<int> stop_signals = {};    // besides SIGINT and SIGTERM
+  std::string agent = {};                // starts programs on hosts; empty: ssh
   std::vector<std::string> mpirun = {};  // further arguments
   bool oversubscribe = false;
   std::vector<std::string> command = {};  // dptrain and its arguments
@@ -30,19 +30,19 @@ struct DptrunOptions {
 
 [[nodiscard]] std::string dptrun_help();
 
-// mpirun's command line for an attempt on these hosts. If it is a restart, dptrain goes on from its
-// newest checkpoint. With fewer ranks than planned the global batch stays that of all of them.
+// mpirun's command line for an attempt on these hosts. In a restart dptrain resumes from its newest
+// checkpoint. With fewer ranks than planned, the global batch stays the one of all planned ranks.
 [[nodiscard]] std::vector<std::string> mpirun_words(const DptrunOptions& options,
                                                     const std::vector<RunHost>& hosts,
                                                     bool is_restart);
-// The ranks of such an attempt; 0: mpirun chooses.
+// Number of ranks of this attempt; 0: mpirun chooses.
 [[nodiscard]] std::int64_t ranks_on(const DptrunOptions& options,
                                     const std::vector<RunHost>& hosts);
 
-// The time without a sign of life after which an attempt counts as dead.
+// An attempt counts as dead after this time without a sign of life.
 [[nodiscard]] double silence_of(const DptrunOptions& options);
 
-// "ssh ...", or what the user says.
+// "ssh ...", or the user's command.
 [[nodiscard]] std::string agent_of(const DptrunOptions& options);
 
 }  // namespace dp

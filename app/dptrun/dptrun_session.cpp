@@ -47,7 +47,7 @@ std::optional<ProcessState> state_of(pid_t process) {
   return rest ? std::optional(state) : std::nullopt;
 }
 
-// Those of the session that have not ended.
+// The processes of the session that have not ended.
 std::vector<pid_t> processes_of(pid_t session) {
   std::vector<pid_t> found;
   DIR* folder = ::opendir("/proc");

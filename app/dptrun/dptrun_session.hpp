@@ -1,5 +1,5 @@
-// A command in a session of its own (setsid), with its output in pipes, and the end of all that it
-// leaves behind.
+// A command in a session of its own (setsid), with pipes for its output. end() kills everything
+// that the session leaves behind.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@ namespace dp {
 
 class Session {
  public:
-  // Starts it, with standard input from /dev/null and no signal blocked. If this process dies, the
-  // command gets SIGTERM. Throws Error(usage) if it cannot be started.
+  // Starts the command, with standard input from /dev/null and no signal blocked. If this process
+  // dies, the command gets SIGTERM. Throws Error(usage) if it cannot be started.
   explicit Session(const std::vector<std::string>& words);
   ~Session();  // end()
   Session(const Session&) = delete;
@@ -21,12 +21,12 @@ class Session {
 
   [[nodiscard]] int output() const { return output_; }
   [[nodiscard]] int errors() const { return errors_; }
-  // To the command alone. Does nothing once it has ended.
+  // Sends a signal to the command alone. Does nothing once the command has ended.
   void send(int signal) const;
-  // What waitpid() gives, once the command has ended. Never waits.
+  // The command's status as of waitpid(), once it has ended. Never waits.
   [[nodiscard]] std::optional<int> status();
-  // Kills what still runs of the session on this host, the command included, and waits until it is
-  // gone.
+  // Kills all processes of the session that still run on this host, including the command, and
+  // waits until they are gone.
   void end();
 
  private:

@@ -1,10 +1,9 @@
-// What a dptrun that is under way tells others of the same user: `dptrun status`, from any terminal
-// of its host.
+// The progress that a running dptrun shows to its user on the same host: `dptrun status`.
 //
-// A dptrun keeps a small file of its own, PID, in a folder that only its user can use
-// ($XDG_RUNTIME_DIR/dptrun, otherwise /tmp/dptrun-UID). It is written whole under another name and
-// renamed, and removed at the end. Files of processes that have ended are ignored and removed. If
-// the folder cannot be used, there is no file, and the run goes on.
+// Each dptrun keeps a small file of its own, named by its PID, in a folder that only its user can
+// access ($XDG_RUNTIME_DIR/dptrun, otherwise /tmp/dptrun-UID). It writes the whole file under
+// another name, renames it, and removes it at the end. Files of processes that have ended are
+// ignored and removed. If the folder cannot be used, there is no file, and the run goes on.
 #pragma once
 
 #include <chrono>
@@ -17,24 +16,24 @@
 
 namespace dp {
 
-// What is known of the run under way.
+// Progress of a run, as far as it is known.
 struct RunProgress {
   std::string state = "starts";       // or "trains", "waits for hosts"
   std::string hosts;                  // "a:1,b:2"; empty: mpirun's own choice
   std::int64_t ranks = 0;             // 0: mpirun's own choice
-  std::string images;                 // of each rank in a step: "44 44 26 14"; empty: not known
-  std::uint64_t step = 0, steps = 0;  // done, and of the whole run; 0: not known
-  double steps_per_s = 0;             // 0: not known
+  std::string images;                 // of each rank in a step: "44 44 26 14"; empty: unknown
+  std::uint64_t step = 0, steps = 0;  // done, and of the whole run; 0: unknown
+  double steps_per_s = 0;             // 0: unknown
   std::int64_t restarts = 0;
   std::string command;
 };
 
-// The steps a second of the last half minute or so.
+// Steps per second over about the last half minute.
 class StepPace {
  public:
   using Clock = std::chrono::steady_clock;
   void add(std::uint64_t steps, Clock::time_point when = Clock::now());
-  // The steps that come were not done one after the other with these.
+  // Forgets earlier steps: the next ones do not follow directly on them.
   void begin_anew() { marks_.clear(); }
   [[nodiscard]] double steps_per_s() const;
 
@@ -49,7 +48,7 @@ class StatusFile {
   StatusFile(const StatusFile&) = delete;
   StatusFile& operator=(const StatusFile&) = delete;
 
-  // At most once a second, unless the state is another one.
+  // Writes at most once a second, unless the state has changed.
   void update(const RunProgress& progress);
 
  private:
@@ -59,7 +58,7 @@ class StatusFile {
 };
 
 [[nodiscard]] std::string progress_text(const RunProgress& progress);
-// Throws Error(data) for text that the other has not written.
+// Throws Error(data) for text that progress_text() did not write.
 [[nodiscard]] RunProgress parse_progress(const std::string& text);
 
 // The table that `dptrun status` prints: this user's runs on this host.

@@ -1,8 +1,8 @@
-// Looks for hosts that come and go while a run is under way: reads the hostfile again, and asks
-// hosts that the run does without whether they answer.
+// Watches for hosts that come and go during a run: it reads the hostfile again, and asks the hosts
+// that the run does not use whether they answer.
 //
-// The questions are asked by a thread, so that whoever calls poll() does not wait. The thread uses
-// nothing of this object, and may outlive it.
+// A thread asks them, so that the caller of poll() does not wait. The thread uses nothing of this
+// object and may outlive it.
 #pragma once
 
 #include <chrono>
@@ -17,30 +17,30 @@
 namespace dp {
 
 struct HostWatchOptions {
-  std::string hostfile;        // empty: hosts stay as they are
-  std::vector<RunHost> hosts;  // all that the run may have, if there is no hostfile
+  std::string hostfile;        // empty: the hosts are fixed
+  std::vector<RunHost> hosts;  // all that the run may use, if there is no hostfile
   std::string agent;
-  double every_s = 60;    // between two looks; 0: never
-  double answer_s = 10;   // that a host may take to answer
-  std::size_t least = 1;  // hosts with which the run goes on
+  double every_s = 60;    // time between two looks; 0: never
+  double answer_s = 10;   // time that a host may take to answer
+  std::size_t least = 1;  // fewest hosts with which the run goes on
 };
 
 class HostWatch {
  public:
-  // `now`: the hosts of the run.
+  // now: the hosts that the run uses.
   HostWatch(HostWatchOptions options, std::vector<RunHost> now);
 
   struct Change {
-    std::vector<RunHost> hosts;  // of the run from then on
+    std::vector<RunHost> hosts;  // of the run from now on
     std::string why;             // "node3 has come, node1 has gone"
   };
-  // Call it often. A change, if one was found since the last call.
+  // Call it often. Returns a change that was found since the last call.
   [[nodiscard]] std::optional<Change> poll();
 
  private:
   struct Look {
     std::vector<RunHost> hosts;
-    std::string failure;  // of the hostfile
+    std::string failure;  // error of reading the hostfile
   };
   [[nodiscard]] static Look look(const HostWatchOptions& options, const std::vector<RunHost>& now);
 

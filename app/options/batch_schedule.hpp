@@ -3,7 +3,8 @@
 //   fixed            it does not
 //   dynamic:max=N    by the training loss, as in the low-bandwidth paper. From the second epoch
 //                    on B = min(N, b eps), eps = max(1, 2^(floor(E0 / Ee) - 1)): b is the run's
-//                    batch, E0 the mean loss of the first epoch, Ee that of the epoch before
+//                    batch, E0 the mean loss of the first epoch, Ee the mean loss of the epoch
+//                    before
 //   E:N,...          a list: from epoch E on, counted from 1, N images
 //
 // Batches count the images of all ranks in a step.
@@ -26,11 +27,11 @@ struct BatchSchedule {
   std::vector<std::pair<std::size_t, std::size_t>> list = {};
   std::string given = "fixed";  // its text
 
-  // The batch of an epoch, counted from 0, of a run whose batch is `base`. The losses matter to
-  // dynamic alone, from epoch 1 on.
+  // Global batch of an epoch, counted from 0, in a run whose batch is `base`. Only `dynamic` uses
+  // the losses, and only from epoch 1 on.
   [[nodiscard]] std::size_t batch_of(std::size_t epoch, std::size_t base, double first_loss,
                                      double last_loss) const;
-  // All batches that batch_of() may return, increasing.
+  // All batches that batch_of() may return, in increasing order.
   [[nodiscard]] std::vector<std::size_t> all(std::size_t base) const;
 };
 

@@ -1,3 +1,8 @@
+// From the command line, a configuration file and a recipe to Options. read_arguments() and
+// read_config() set the fields of given options, and note the layer of each. resolve() then adds
+// the recipe and the defaults that depend on other options. If given options contradict each other,
+// each resolve_...() refuses them when they are from the same layer; otherwise the higher layer
+// wins. The order of the calls in resolve() matters: later rules use the results of earlier ones.
 #include "app/options/options.hpp"
 
 #include <fmt/format.h>
@@ -69,7 +74,7 @@ class Builder {
   const OptionContext& context_;
   Options options_;
   OptionTable table_;
-  // By option, and for keys by "OPTION KEY".
+  // By option; for keys by "OPTION KEY".
   std::map<std::string, Layer> layers_;
   std::set<std::string> resolved_uses_;
 };
@@ -84,7 +89,7 @@ void Builder::set(const OptionRow& row, const std::string& value, Layer layer) {
   set_option(row, value);
   layers_[row.name] = layer;
   if (row.keys.empty()) return;
-  // A value stands alone: no key of a lower layer is left.
+  // A value is complete: no key of a lower layer is left.
   for (const OptionRow& key : row.keys) layers_.erase(row.name + " " + key.name);
   for (const auto& [key, word] : split_keyed(row, value).keys) {
     layers_[row.name + " " + key] = layer;
@@ -96,7 +101,7 @@ Layer Builder::layer_of(const std::string& name) const {
   return found == layers_.end() ? Layer::preset : found->second;
 }
 
-// "--name value" and "--name=value" as they stand, whatever the names are.
+// "--name value" and "--name=value" as given, whatever the names are.
 NamedValues named_words(const std::vector<std::string>& arguments) {
   NamedValues named;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -113,7 +118,8 @@ NamedValues named_words(const std::vector<std::string>& arguments) {
   return named;
 }
 
-// The file's values go below the command line's, whose mistakes are reported first.
+// The command line is set before the file, so that its mistakes are reported first, and again after
+// it, so that its values win.
 void Builder::read_arguments(const std::vector<std::string>& arguments) {
   refuse_removed(named_words(arguments));
   const GivenWords given = command_line().split(arguments);
@@ -129,7 +135,7 @@ void Builder::read_arguments(const std::vector<std::string>& arguments) {
   set_all();
 }
 
-// Runs f; its errors name the line of the configuration file.
+// Runs f; its errors get the line of the configuration file.
 template <class F>
 void at_line(const ConfigLine& line, F f) {
   try {
@@ -164,7 +170,7 @@ void Builder::read_config(const std::string& text, const std::string& source) {
   }
 }
 
-// Below all that is given.
+// A recipe sets only options that are not given.
 void Builder::read_recipe() {
   const Recipe* recipe = find_recipe(options_.recipe);
   if (recipe == nullptr) return;
@@ -206,7 +212,7 @@ void Builder::resolve_synthetic_defaults() {
   }
 }
 
-// What is given decides; where two given things contradict each other, the higher layer does.
+// Given options decide. If two of them contradict each other, the higher layer wins.
 void Builder::resolve_dataset() {
   const Layer kind = layer_of("dataset"), folder = layer_of("data-dir");
   const bool is_synthetic = is_given("dataset") && options_.is_synthetic();
@@ -229,14 +235,14 @@ void Builder::resolve_dataset() {
   } else if (!is_given("dataset") || is_synthetic) {
     const std::string found =
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
-    // Where nobody can tell, other options do, and the set's loader says what it misses.
+    // If the data set is unknown, other options decide, and the loader reports what is missing.
     bool is_of_images = false;
     for_each_row([&](const OptionRow& row, const std::string& name) {
       is_of_images |= row.only_with.option == "dataset" && is_given(name);
     });
     options_.dataset = !found.empty() ? found : is_of_images ? "folder" : Options().dataset;
   }
-  layers_["dataset"] = std::max(kind, folder);  // the folder decides it, too
+  layers_["dataset"] = std::max(kind, folder);  // a folder decides it, too
 }
 
 // Every row, and every key as "OPTION KEY".
@@ -250,7 +256,7 @@ void Builder::for_each_row(
   }
 }
 
-// An option without a use is refused, or yields to a higher layer.
+// Refuses an option without a use, or lets it yield to a higher layer.
 void Builder::resolve_use(const OptionRow& row, const std::string& name) {
   if (!row.has_use || !resolved_uses_.insert(name).second) return;
   const std::string& other = row.only_with.option;
@@ -263,7 +269,7 @@ void Builder::resolve_use(const OptionRow& row, const std::string& name) {
                 need_of(row.only_with, name_of_keyed(row_of(other).get())));
   }
   row.set(row.preset);
-  layers_[name] = layer_of(other);  // which has decided it
+  layers_[name] = layer_of(other);  // the other option has decided it
 }
 
 void Builder::resolve_batch() {
@@ -307,7 +313,7 @@ void Builder::resolve_shares() {
 }
 
 void Builder::resolve_codec_defaults() {
-  // So that the run can be repeated, and its report shows what the rate did.
+  // Rows of all steps let the run be repeated, and its report show the rate.
   if (options_.compress.is_auto() && !is_given("log-steps")) options_.log_steps = 1;
   if (is_given("topology") || !context_.topology_for) return;
   const std::string_view topology = context_.topology_for(options_.compress.codec, context_.ranks);

@@ -1,13 +1,14 @@
-// The options of dptrain: one table (options_table.cpp) from which parsing, --help, --print-config,
-// the configuration file and the run log's /config attributes are made.
+// The options of dptrain: one table (options_table.cpp), from which parsing, --help,
+// --print-config, the configuration file and the run log's /config attributes are made.
 //
-// An option has one value from one of three layers, the higher of which wins: command line,
-// configuration file (INI: "name = value" lines, # or ; for comments), default. Some defaults are
-// others with the built-in synthetic data set, so that a run without any option ends in minutes.
+// An option's value comes from one of four layers; the highest wins: command line, configuration
+// file (INI: "name = value" lines, # or ; for comments), recipe (recipes.hpp), default. Some
+// defaults differ for the built-in synthetic data set, so that a run without any option ends in
+// minutes.
 //
-// Every bad input is Error(usage) with one sentence that names the option, the value and what is
-// allowed, with the nearest name for what looks like a misspelling. Nothing here touches MPI, the
-// data or the log; files named by options are opened by those who use them.
+// Bad input is Error(usage) with one sentence that names the option, the value and what is allowed,
+// and suggests the nearest name for a likely misspelling. Nothing here touches MPI, the data or the
+// log; the users of an option open the file that it names.
 #pragma once
 
 #include <cstddef>
@@ -29,15 +30,15 @@
 
 namespace dp {
 
-// How often a checkpoint is written: one of the three is set.
+// How often a checkpoint is written: exactly one of the three is set.
 struct CheckpointCadence {
   std::size_t epochs = 0, steps = 0;
   double seconds = 0;
   std::string given = {};  // its text
 };
 
-// The field initialisers are the defaults. Enumerators are named as on the command line, but for
-// those that C++ reserves (auto).
+// The field initialisers are the defaults. Enumerators have the names of the command line, except
+// for words that C++ reserves (auto).
 struct Options {
   enum class Optimizer { sgd, adam, adamw, lars, muon };
   enum class LrSchedule { constant, step, cosine, onecycle, triangular, poly };
@@ -62,16 +63,16 @@ struct Options {
   std::int64_t limit_train = 0;  // 0: all
   std::int64_t limit_test = 0;
   bool augment = true;
-  // The next four count with `augment`.
+  // The next four apply with `augment`.
   std::int64_t crop_padding = 4;  // pixels on each side
   CropFill crop_fill = CropFill::black;
   AugmentationRule::Flip flip = AugmentationRule::Flip::random;
   std::int64_t cutout = 0;              // pixels; 0: none
   std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
-  // The next five belong to the data set folder.
+  // The next five apply to the data set folder.
   std::int64_t image_size = 0;  // 0: by the images
   Crop crop = Crop::automatic;
-  double validation_share = 0;  // 0: 0.1 where there are no test images
+  double validation_share = 0;  // 0: 0.1 if there are no test images
   std::int64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
   TestAugment test_augment = TestAugment::off;
@@ -81,7 +82,7 @@ struct Options {
   std::int64_t epochs = 30;        // 0: only evaluate the weights of `init`
   std::int64_t batch_size = 128;   // per rank; 0 when global_batch is given
   std::int64_t global_batch = 0;   // 0: batch_size x ranks x accumulate
-  std::int64_t planned_ranks = 0;  // that count for it; 0: those that are there
+  std::int64_t planned_ranks = 0;  // ranks that the batch counts with; 0: those that are there
   std::int64_t accumulate = 1;     // parts of a rank's batch
   BatchSchedule batch_schedule;
   ShareChoice shares;
@@ -150,16 +151,16 @@ struct Options {
   PlanOptions plan;
   Action action = Action::train;
 
-  // The ranks for which the batch and the learning rate of a new run count, if `ranks` are there.
+  // The number of ranks that decides the batch and the learning rate of a new run on `ranks` ranks.
   [[nodiscard]] std::int64_t planned_ranks_of(std::int64_t ranks) const {
     return planned_ranks > 0 ? planned_ranks : ranks;
   }
-  // The global batch with that many ranks; throws Error(usage) where it leaves a rank without
+  // The global batch with this number of ranks. Throws Error(usage) if it leaves a rank without
   // samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
 
-  // Whether shares follow measurements. Ranks that train alone keep even ones, and so do those
-  // whose batch changes: a measurement holds for one batch.
+  // Whether shares follow measurements. Ranks that train alone keep even shares. A run whose batch
+  // changes does, too, because a measurement holds for one batch size.
   [[nodiscard]] bool measures_shares() const {
     return shares.is_auto() && exchange && !sync_every.has_rounds() &&
            batch_schedule.kind == BatchSchedule::Kind::fixed;
@@ -178,17 +179,17 @@ struct Options {
     return autotune != "on" && autotune != "off";
   }
 
-  // What is allowed and probably not meant, a sentence each.
+  // Settings that are allowed but probably not meant, a sentence each.
   [[nodiscard]] std::vector<std::string> warnings() const;
 
-  // Name (without dashes) and value of every option as resolved, in the table's order; empty where
-  // it is not set.
+  // Name (without dashes) and resolved value of every option, in the table's order; the value is
+  // empty if the option is not set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
   // The options that differ from their defaults, some of which depend on the data set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> changed() const;
 };
 
-// What options need to know from other folders.
+// Names and functions of other folders that the options need.
 struct OptionContext {
   std::vector<std::string> models;  // for --model; empty: everything is accepted
   // Names and texts for --dataset.
@@ -198,12 +199,12 @@ struct OptionContext {
   std::vector<std::string> topologies = {"ring"};  // for --topology
   // Reads a --compress value, or throws Error(usage); null: everything is accepted, as text.
   CompressChoice (*parse_compress)(std::string_view text) = nullptr;
-  // The topology that suits a codec and that many ranks, where none is given; empty: the usual one.
+  // The topology for a codec and a number of ranks, if none is given; empty: the default.
   std::string_view (*topology_for)(const CodecSpec& codec, std::size_t ranks) = nullptr;
   std::size_t ranks = 1;
   bool (*takes_momentum)(const CodecSpec& codec) = nullptr;  // exchange_kinds.hpp
-  // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
-  // without --dataset.
+  // Detects the data set in a folder; empty: unknown. Called if --data-dir is given without
+  // --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;
   bool reads_pipes = true;  // false: a --config that is a pipe is left for a later call
 };
@@ -212,16 +213,16 @@ struct OptionContext {
 [[nodiscard]] Options parse_options(const std::vector<std::string>& arguments,
                                     const OptionContext& context);
 
-// The same from the text of a configuration file alone; `name` is for messages. What config_text()
-// wrote gives equal options.
+// The same from the text of a configuration file alone; `name` is for messages. The text of
+// config_text() gives equal options.
 [[nodiscard]] Options parse_config_text(const std::string& text, const std::string& name,
                                         const OptionContext& context);
 
 // The word after --help, which may be empty; nothing without --help.
 [[nodiscard]] std::optional<std::string> help_topic(const std::vector<std::string>& arguments);
 
-// --help, at most 80 columns wide: without a topic the options that most runs need, for "all" all
-// of them, otherwise those of one topic. Throws Error(usage) for other topics.
+// --help, at most 80 columns wide. Without a topic: the options that most runs need; "all": all
+// options; otherwise the options of one topic. Throws Error(usage) for other topics.
 [[nodiscard]] std::string help_text(const OptionContext& context, const std::string& topic = "");
 
 // --print-config: a configuration file that repeats the run.

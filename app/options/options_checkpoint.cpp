@@ -26,7 +26,7 @@ CheckpointCadence parse_checkpoint_cadence(std::string_view text) {
       return {.seconds = value * seconds, .given = given};
     }
   } catch (const Error&) {
-    // Told below.
+    // Reported below.
   }
   throw_error(ErrorKind::usage, "--checkpoint-every {}: must be {}", shown(text),
               kCheckpointCadences);

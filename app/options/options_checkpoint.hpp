@@ -1,4 +1,4 @@
-// The options of checkpoints: their rows of the table, and what --checkpoint-every means.
+// The options of checkpoints: their rows of the table, and the parser of --checkpoint-every.
 #pragma once
 
 #include <string_view>

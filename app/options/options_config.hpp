@@ -1,6 +1,6 @@
-// The configuration file's form: INI lines "name = value" without sections. A line may be empty or
-// a comment that begins with # or ; and a # after a blank begins a comment too. A value in double
-// quotes is taken as it stands. The text is UTF-8, with or without a byte-order mark.
+// The form of the configuration file: INI lines "name = value" without sections. A line may be
+// empty or a comment that begins with # or ; and a # after a blank begins a comment, too. A value
+// in double quotes is taken literally. The text is UTF-8, with or without a byte-order mark.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ struct ConfigLine {
   std::string where;  // "run.ini:3", for messages
 };
 
-// `source` is the file's name, for messages. Throws Error(usage) that names the line.
+// source: the file's name, for messages. Throws Error(usage), which names the line.
 [[nodiscard]] std::vector<ConfigLine> parse_config_lines(const std::string& text,
                                                          const std::string& source);
 
-// A file's content; throws Error(usage) "--config FILE: ..." where it cannot be read.
+// A file's content; throws Error(usage) "--config FILE: ..." if it cannot be read.
 [[nodiscard]] std::string read_config_file(const std::string& path);
 
-// A value as a line of the form above holds it: quoted where it must be.
+// The value as such a line holds it: quoted if necessary.
 [[nodiscard]] std::string config_value(const std::string& value);
 
 }  // namespace dp

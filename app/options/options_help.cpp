@@ -1,8 +1,6 @@
-// What the table of options is printed as: --help, --print-config, the log's /config.
+// The forms in which the table of options is printed: --help, --print-config, the log's /config.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <array>
 
 #include "app/options/options_config.hpp"
 #include "app/options/options_optimizer.hpp"
@@ -54,22 +52,46 @@ constexpr const char* kIntroduction =
     "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
     "  mpirun -np 4 dptrain --data-dir DIR --compress q8  your images, or CIFAR\n"
     "\n"
-    "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
-    "that data set.\n";
+    "[] shows the default; () in --help all and --help TOPIC, the range. After\n"
+    "'synthetic:' comes the default with that data set.\n";
 
-// The options that most runs need, without their keys.
-constexpr std::array kCommon = {"recipe",     "model",     "data-dir", "epochs",      "batch-size",
-                                "seed",       "optimizer", "lr",       "lr-schedule", "compress",
-                                "sync-every", "device",    "threads",  "checkpoint",  "resume",
-                                "check",      "plan",      "log",      "config",      "help"};
+// An option on the first screen of --help, in one line where that is possible.
+struct CommonOption {
+  const char *name, *placeholder, *help;
+};
+
+constexpr CommonOption kCommon[] = {
+    {"recipe", "NAME", "a known training with all its options: --help data"},
+    {"model", "NAME", "the network: resnet20, resnet18, vgg16-bn, ..."},
+    {"data-dir", "PATH", "your images or CIFAR's files: --help data"},
+    {"epochs", "N", "passes through the training images"},
+    {"batch-size", "N", "images per rank and step"},
+    {"seed", "N", "the seed of all random numbers"},
+    {"optimizer", "NAME", "sgd, adam, adamw, lars or muon"},
+    {"lr", "X", "the highest learning rate"},
+    {"lr-schedule", "NAME", "cosine, step, ...: --help lr"},
+    {"compress", "CODEC", "auto, q8, q4, ecq, ...: --help exchange"},
+    {"sync-every", "H|auto", "exchange after every H steps: --help rounds"},
+    {"device", "NAME", "auto, cpu or cuda"},
+    {"threads", "N", "threads per rank; 0: its share of the cores"},
+    {"checkpoint", "DIR", "write checkpoints into this folder"},
+    {"resume", "", "continue from the newest checkpoint"},
+    {"check", "", "test hosts, network, disk and data, then end"},
+    {"plan", "", "predict a step's time with each codec, then end"},
+    {"log", "FILE.h5", "the run's log; auto: dptrain-DATE-TIME.h5"},
+    {"config", "FILE", "read options from this INI file"},
+    {"help", "[all|TOPIC]", "print all options, or those of a topic"}};
 
 OptionGroup common_options(const OptionTable& table) {
   OptionGroup common = {"Options that most runs need", {}};
-  for (const char* name : kCommon) {
-    const OptionRow* row = find_option(table, name);
-    DP_ASSERT(row != nullptr, "no option is called {}", name);
-    common.rows.push_back(*row);
-    common.rows.back().keys.clear();
+  for (const CommonOption& brief : kCommon) {
+    const OptionRow* row = find_option(table, brief.name);
+    DP_ASSERT(row != nullptr, "no option is called {}", brief.name);
+    OptionRow& added = common.rows.emplace_back(*row);
+    added.placeholder = brief.placeholder;
+    added.help = brief.help;
+    added.range.clear();
+    added.keys.clear();
   }
   return common;
 }
@@ -136,12 +158,12 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
     for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
       const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
       if (!row.is_setting) continue;
-      // The learning rate that is for the synthetic set is SGD's.
+      // The synthetic data set's learning rate is for SGD.
       const bool is_other_rate = row.name == "lr" && optimizer != Optimizer::sgd;
       if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
-      // Set with other options than the defaults, and at its default all the same.
+      // Set only because another option is not at its default, but itself at its default.
       if (preset.has_use && row.get() == preset.preset) continue;
       const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
       if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());

@@ -41,7 +41,7 @@ void set_key(const OptionRow& row, const OptionRow& key, std::string_view text,
     if (value.empty()) throw_error(ErrorKind::usage, "empty");
     key.set(value);
   } catch (const Error& error) {
-    // A key whose values others check has their words.
+    // A key that another parser checks has that parser's message.
     if (key.allowed.empty() && !value.empty()) {
       throw_error(ErrorKind::usage, "--{} {}=: {}", row.name, key.name, error.what());
     }
@@ -106,10 +106,10 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
   row.implied_name = implied_name;
   if (implied_name.empty() && !row.has_more_keys) row.placeholder += "[:key=value,...]";
   row.keys = std::move(keys);
-  // Without the functions of `row` itself, which would hold it for ever.
+  // Without the functions of `row` itself: they would keep it alive for ever.
   const auto shape = std::make_shared<OptionRow>(row);
   row.set = [shape, set = head.set](std::string_view text) {
-    // The name first: a wrong one has other keys.
+    // The name first: a wrong name has other keys.
     if (!shape->has_more_keys) {
       set(name_of_keyed(keys_begin(*shape, text) == 0 ? shape->implied_name : text));
     }
@@ -125,7 +125,7 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
     std::vector<std::string> changed;
     for (const OptionRow& key : shape->keys) {
       const std::string value = key.get();
-      // A key that another option leaves without a use has no value.
+      // A key without a use, because of another option, has no value.
       if (!has_key(key, name) || value.empty() || value == key.preset) continue;
       changed.push_back(key.name + "=" + value);
     }

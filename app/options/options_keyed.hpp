@@ -3,8 +3,8 @@
 //   --optimizer muon:lr=0.24,momentum=0.6
 //
 // Each key is a row of its own, with range, default and help; `names` of that row lists the names
-// that have the key. A value stands alone: keys that it does not give are at their defaults,
-// whatever a recipe or a file has given before.
+// that have the key. A value is complete: keys that it does not give are at their defaults,
+// whatever a recipe or a file gave before.
 #pragma once
 
 #include <string>
@@ -17,21 +17,21 @@
 
 namespace dp {
 
-// A value taken apart. The name is empty if only keys are given.
+// The name and the keys of a value. The row's implied name stands in if only keys are given.
 struct KeyedValue {
   std::string name;
   std::vector<std::pair<std::string, std::string>> keys;
 };
 
-// Takes a value of `row` apart. Throws Error(usage) for what is not key=value, for unknown keys,
-// for keys that belong to other names, and for keys given twice.
+// Splits a value of `row`. Throws Error(usage) for a part that is not key=value, an unknown key, a
+// key of another name, and a key that is given twice.
 [[nodiscard]] KeyedValue split_keyed(const OptionRow& row, std::string_view text);
 
 // The name of a value, without its keys.
 [[nodiscard]] std::string name_of_keyed(std::string_view text);
 
-// An option with keys. `head` reads and writes the name. `presets` are the defaults of the keys.
-// With an implied name, keys may stand alone: --plan ranks=4 is --plan on:ranks=4.
+// An option with keys. `head` reads and writes the name; `presets` are the keys' defaults. With an
+// implied name, keys may stand alone: --plan ranks=4 is --plan on:ranks=4.
 [[nodiscard]] OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
                                   const std::vector<std::string>& presets,
                                   const std::string& implied_name = "");
@@ -46,7 +46,7 @@ template <class KeysOf>
   return keyed_row(std::move(head), keys_of(options), presets, implied_name);
 }
 
-// The key of a keyed option, for some of its names; without names, for all.
+// A key of a keyed option, for some of its names; empty `names`: for all.
 [[nodiscard]] OptionRow key_of(std::vector<std::string> names, OptionRow row);
 
 }  // namespace dp

@@ -1,5 +1,5 @@
-// Where the value of an option comes from; the higher wins where two given things contradict each
-// other.
+// The layers that the value of an option may come from. If two given values contradict each other,
+// the higher layer wins.
 #pragma once
 
 #include <functional>

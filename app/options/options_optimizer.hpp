@@ -1,4 +1,4 @@
-// The options of optimisers: their rows of the table, and what follows from several together.
+// The options of optimisers: their rows of the table, and the rules between several options.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,8 @@ namespace dp {
 
 [[nodiscard]] std::vector<OptionRow> optimizer_rows(Options& options);
 
-// Gives what is not given the optimiser's own defaults, and refuses what it has no use for.
+// Gives the optimiser's own defaults to options that are not given, and refuses options that it
+// does not use.
 void resolve_optimizer(Options& options, const LayerOf& layer_of);
 
 // The defaults of options that depend on options.optimizer.

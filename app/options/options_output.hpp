@@ -1,4 +1,4 @@
-// The options of dptrain about what a run prints and writes.
+// The options of dptrain that decide what a run prints and writes.
 #pragma once
 
 #include <vector>

@@ -53,12 +53,12 @@ OptionRow rates_row(std::vector<BitRate>& field) {
           .get = [&field] { return joined(field | std::views::transform(&BitRate::given)); }};
 }
 
-// The codecs' own keys follow them: codecs=q8/topk:ratio=0.1,ef=off.
+// Codecs may have keys themselves: codecs=q8/topk:ratio=0.1,ef=off.
 OptionRow codecs_row(const OptionContext& context, std::vector<CompressChoice>& field) {
   return {.name = "codecs",
           .placeholder = "SPEC/...",
           .help = "codecs as --compress takes them",
-          .allowed = "",  // the codecs' own words
+          .allowed = "",  // the codecs' parser has its own messages
           .shown_default = "all, auto, and the run's",
           .takes_keys = true,
           .set =
@@ -86,7 +86,7 @@ OptionRow topologies_row(const OptionContext& context, std::vector<std::string>&
             const std::vector<std::string> names = split_at(text, '/');
             for (const std::string& name : names) {
               const bool is_known = std::ranges::find(known, name) != known.end();
-              // Without a context every name is accepted: it was read before.
+              // Without a context every name is accepted, because it was read before.
               if (!is_known && known.size() > 1) throw_error(ErrorKind::usage, "unknown");
             }
             field = names;

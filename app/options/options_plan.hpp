@@ -1,4 +1,5 @@
-// The keys of --plan: which steps it predicts. Each list gives a table for every choice.
+// The keys of --plan, which choose the steps that it predicts. Each combination of ranks, batches
+// and rates gives a table; sync, codecs and topologies give its rows.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +14,17 @@ namespace dp {
 struct Options;
 
 struct PlanOptions {
-  std::vector<std::int64_t> ranks;           // empty: as many as were started
+  std::vector<std::int64_t> ranks;           // empty: the number that was started
   std::vector<std::int64_t> batches;         // images per rank and step; empty: the run's
-  std::vector<BitRate> rates;                // none is off; empty: as measured
+  std::vector<BitRate> rates;                // none of them "off"; empty: as measured
   double delay_ms = 0;                       // one way, of the links that `rates` state
   std::vector<std::int64_t> sync;            // steps between two exchanges; empty: the run's
   std::vector<CompressChoice> codecs;        // empty: all (plan_choices.hpp)
-  std::vector<std::string> topologies = {};  // empty: those that suit the ranks
+  std::vector<std::string> topologies = {};  // empty: those that suit the number of ranks
 };
 
-// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, which are also inside a spec, as earlier
-// versions had them. A part with an = and no : before it belongs to the spec before it.
+// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, as earlier versions wrote them. A spec
+// may contain commas itself: a part with an = and no : before it belongs to the spec before it.
 [[nodiscard]] std::vector<std::string> split_specs(std::string_view list);
 
 struct OptionContext;

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kTextColumn = 26;
 
-// Appends `text` in lines of at most kWidth, the first beginning where `out` stands at `column`,
-// the others indented to kTextColumn. A word longer than a line stands alone on one.
+// Appends `text` in lines of at most kWidth. The first line continues `out` at `column`; the others
+// are indented to kTextColumn. A word longer than a line stands alone on one.
 void append_wrapped(std::string& out, std::size_t column, const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());
@@ -73,7 +73,8 @@ void append_options(std::string& out, const OptionTable& table) {
     for (const OptionRow& row : group.rows) {
       std::string head = "  --" + row.name;
       if (!row.is_flag()) head += " " + row.placeholder;
-      // Two blanks at least between an option and its text, which else begins on the next line.
+      // At least two blanks between an option and its text; otherwise the text begins on the next
+      // line.
       if (head.size() + 2 > kTextColumn) {
         out += head + '\n';
         head.clear();

@@ -1,4 +1,4 @@
-// What --help is made of: options of a table and lists of names, in lines of at most 80 columns.
+// The parts of --help: options of a table and lists of names, in lines of at most 80 columns.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace dp {
 // Names and texts.
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-// The groups of a table with their options: name, placeholder, help, range and default, which is
-// what the fields hold now.
+// Appends the groups of a table with their options: name, placeholder, help, range and default. The
+// default is the current value of the field.
 void append_options(std::string& out, const OptionTable& table);
 
-// A title and the entries below it; nothing where there are none.
+// Appends a title and the entries below it; nothing if there are none.
 void append_entries(std::string& out, const std::string& title, const NamedTexts& entries);
 
-// The text without blanks before a line's end, which wrapping leaves behind.
+// The text without the blanks that wrapping leaves at the ends of lines.
 [[nodiscard]] std::string without_trailing_blanks(const std::string& text);
 
 }  // namespace dp

@@ -84,9 +84,9 @@ std::string value_of(const auto& given, std::string_view name) {
   return found == given.end() ? std::string() : found->second;
 }
 
-// The value of `option` with the keys that the removed options stand for, those that do not apply
-// to `base` left out. `wanted`: one whose value is missing in `given`, and which counts all the
-// same.
+// The value of `option` with the keys that the removed options stand for, without those that do not
+// apply to `base`. `wanted`: a removed option whose value may be missing in `given`, but which
+// counts all the same.
 std::string with_keys(std::string base, std::string_view option, const auto& given,
                       std::string_view wanted = "") {
   const std::string name = name_of_keyed(base);

@@ -31,10 +31,9 @@ std::vector<OptionRow> round_rows(Options& options) {
       "sync-every", options.sync_every, parse_round_schedule, "H|auto[:key=value,...]",
       kRoundSchedules,
       "each rank trains alone for H steps, and then all exchange what their parameters have "
-      "changed by, instead of gradients at every step; off: gradients at every step; auto: at "
-      "every step, "
-      "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
-      "be a tenth, up to max=N (64) steps; from=E: from epoch E on");
+      "changed by, instead of gradients at every step; off: gradients at every step; auto: as "
+      "off, until an epoch waits for exchanges for a tenth of its time, then the fewest steps that "
+      "hide them, up to max=N (64); from=E: from epoch E on");
   every.has_more_keys = true;  // round_schedule.hpp
   return {keyed_row(std::move(every), keys_of_rounds, options)};
 }

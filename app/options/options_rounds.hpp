@@ -1,5 +1,5 @@
-// The options of rounds (--sync-every and what belongs to it): their rows of the table, and what
-// follows from several together.
+// The options of rounds (--sync-every and its companions): their rows of the table, and the rules
+// between several options.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace dp {
 
 [[nodiscard]] std::vector<OptionRow> round_rows(Options& options);
 
-// Refuses what does not go together with rounds.
+// Refuses options that do not go together with rounds.
 void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context);
 
 }  // namespace dp

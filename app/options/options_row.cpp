@@ -39,7 +39,7 @@ OptionRow only_with(OnlyWith condition, OptionRow row) {
 }
 
 void bind_conditions(OptionTable& table) {
-  // The values as they are, before any of them is hidden.
+  // The values as they are, before any get() hides them.
   std::map<std::string, std::function<std::string()>> choices;
   for (const OptionGroup& group : table) {
     for (const OptionRow& row : group.rows) choices[row.name] = choice_of(row);

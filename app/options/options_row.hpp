@@ -1,9 +1,9 @@
 // An option of a program: one row of its table, bound to the field that it sets. Parsing
-// (options_words.hpp) and --help (options_print.hpp) need nothing else, so that all programs read
-// their options in the same way.
+// (options_words.hpp) and --help (options_print.hpp) need nothing else, so all programs read their
+// options in the same way.
 //
-// The functions below make rows for the usual types. Fields are captured by reference: they outlive
-// the row. Every set() throws Error(usage) "--name value: must be ...".
+// The functions below make rows for the usual types. They capture fields by reference, so a field
+// must outlive its row. Every set() throws Error(usage) "--name value: must be ...".
 #pragma once
 
 #include <fmt/format.h>
@@ -20,15 +20,15 @@
 
 namespace dp {
 
-// When an option has a use: if another one has one of some values. Without a use it is not set. If
-// it is given, it is refused, or gives way to the other one in a higher layer (Builder in
-// options.cpp).
+// The condition under which an option has a use: another option has one of some values. An option
+// without a use is not set. If it is given nevertheless, it is refused, unless the other option
+// comes from a higher layer (Builder in options.cpp).
 struct OnlyWith {
   std::string option = {};               // without dashes; empty: the option always counts
   std::vector<std::string> values = {};  // names, if that option has keys; empty: all but `others`
   std::vector<std::string> others = {};
   std::string words = {};       // "--checkpoint DIR" in messages; empty: the option and its values
-  bool may_be_default = false;  // its default says nothing, and is set and accepted in any case
+  bool may_be_default = false;  // it is always set, and giving its default is always accepted
 };
 
 struct OptionRow {
@@ -36,32 +36,32 @@ struct OptionRow {
   std::string placeholder;  // "N", "on|off"; empty for a flag, which has no value
   std::string help;         // a phrase without a full stop
   std::string allowed;      // completes "must be ..."
-  std::string range = {};   // for --help: "1 to 64"; empty where help or placeholder say it
-  // dptrain's: the default where the data set is synthetic, if it is another one.
+  std::string range = {};   // for --help: "1 to 64"; empty if help or placeholder say it
+  // dptrain's: the default for the synthetic data set, if it differs.
   std::string synthetic_default = {};
   // The default as --help shows it; empty: the field's value.
   std::string shown_default = {};
-  // Whether it is a setting: part of a configuration file and of the log. Otherwise it is about
-  // this call of the program (--help, --config).
+  // Whether it is a setting, which configuration files and the log contain. Other options concern
+  // only this call of the program (--help, --config).
   bool is_setting = true;
   OnlyWith only_with = {};
-  // For an option with keys (options_keyed.hpp): its keys, and the name that keys alone stand for.
+  // For an option with keys (options_keyed.hpp): its keys, and the name if only keys are given.
   std::vector<OptionRow> keys = {};
   std::string implied_name = {};
-  // Keys that are not among `keys` are a part of the name, whose reader has them.
+  // Keys that are not in `keys` belong to the name, whose parser reads them.
   bool has_more_keys = false;
-  // The option alone is the option with the value "on".
+  // Without a value the option has the value "on".
   bool has_optional_value = false;
-  // The default of a key, and of an option with a condition where the table is bound to defaults.
+  // Default of a key. For an option with a condition: the field's value in bind_conditions().
   std::string preset = {};
   // For a key: the names that accept it (empty: all), and whether its value has keys itself.
   std::vector<std::string> names = {};
   bool takes_keys = false;
   // Assigns the field from text; throws Error(usage).
   std::function<void(std::string_view)> set;
-  // The field's text; empty where it is not set.
+  // The field's text; empty if it is not set.
   std::function<std::string()> get;
-  // With a condition: whether it holds (bind_conditions).
+  // With a condition: whether it holds (set by bind_conditions).
   std::function<bool()> has_use = nullptr;
 
   [[nodiscard]] bool is_flag() const { return placeholder.empty(); }
@@ -75,17 +75,17 @@ struct OptionGroup {
 
 using OptionTable = std::vector<OptionGroup>;
 
-// A row with its condition.
+// The row with this condition.
 [[nodiscard]] OptionRow only_with(OnlyWith condition, OptionRow row);
 
-// Gives rows with a condition has_use(), and a get() that is empty without a use.
+// Gives each row with a condition its has_use(), and a get() that is empty without a use.
 void bind_conditions(OptionTable& table);
 
-// "--optimizer sgd or muon, not adam": what a row without a use would need. `value`: of the other
-// option.
+// The condition that a row without a use does not meet: "--optimizer sgd or muon, not adam".
+// `value` is the other option's.
 [[nodiscard]] std::string need_of(const OnlyWith& condition, const std::string& value);
 
-// Null where no option has that name.
+// Null if no option has that name.
 [[nodiscard]] const OptionRow* find_option(const OptionTable& table, std::string_view name);
 
 [[nodiscard]] OptionRow whole_row(std::string name, std::int64_t& field, WholeRange range,
@@ -96,7 +96,7 @@ void bind_conditions(OptionTable& table);
 // Any text.
 [[nodiscard]] OptionRow text_row(std::string name, std::string& field, std::string placeholder,
                                  std::string allowed, std::string help);
-// What `parse` reads, and throws Error(usage) for; the value keeps its text as `given`.
+// A value that `parse` reads, or throws Error(usage) for; it keeps its text as `given`.
 template <class Value>
 [[nodiscard]] OptionRow parsed_row(std::string name, Value& field, Value (*parse)(std::string_view),
                                    std::string placeholder, std::string allowed, std::string help) {
@@ -105,15 +105,15 @@ template <class Value>
   row.set = [parse, &field](std::string_view text) { field = parse(text); };
   return row;
 }
-// One of the names of a list of any length, told in messages as "unknown model; known: ..."; with
-// an empty list any text.
+// One name of a list of any length; messages say "unknown model; known: ...". With an empty list
+// any text.
 [[nodiscard]] OptionRow name_row(std::string name, std::string& field, std::string kind,
                                  std::vector<std::string> known, std::string help);
 // A rate or "off" (parse_bit_rate).
 [[nodiscard]] OptionRow rate_row(std::string name, BitRate& field, std::string help);
 // No value: the option alone sets the field.
 [[nodiscard]] OptionRow flag_row(std::string name, bool& field, std::string help);
-// A flag about this call of the program, which does not belong into a configuration file.
+// A flag that concerns only this call of the program and is not allowed in a configuration file.
 [[nodiscard]] OptionRow call_row(std::string name, std::string help, std::function<void()> set);
 
 // `choices` name the enumerators 0, 1, 2, ...

@@ -23,7 +23,8 @@ const std::vector<std::string> kNames = {"constant", "step",       "cosine",
 
 const std::string& name_of(Schedule schedule) { return kNames[static_cast<std::size_t>(schedule)]; }
 
-// A recipe's warm-up is for its own number of epochs; a shorter run gets the same share of itself.
+// A recipe's warm-up is for its own number of epochs; a shorter run gets the same fraction of its
+// epochs.
 void shorten_warmup(Options& options, const LayerOf& layer_of) {
   const Recipe* recipe = find_recipe(options.recipe);
   if (recipe == nullptr || layer_of("warmup-epochs") != Layer::recipe) return;

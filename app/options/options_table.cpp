@@ -1,3 +1,5 @@
+// First come functions that make single rows, then option_table(): all groups in the order of
+// --help. The rows of some groups are in files of their own (options_optimizer.cpp and others).
 #include "app/options/options_table.hpp"
 
 #include <fmt/format.h>
@@ -95,14 +97,14 @@ OptionRow colours_row(std::string name, std::vector<double>& field, RealRange ra
           .get = [&field] { return fmt::format("{}", fmt::join(field, ",")); }};
 }
 
-// An option that other data sets do not have.
+// An option of data set folder only.
 OptionRow folder_row(OptionRow row) {
   return only_with(
       {.option = "dataset", .values = {"folder"}, .words = "images in folders (--dataset folder)"},
       std::move(row));
 }
 
-// An option that a part of the image that is scaled has no use for: there it is not set.
+// An option with no use for training images that are scaled (--crop resized): it is not set then.
 OptionRow padding_row(OptionRow row, const Options& options) {
   row.only_with = {.option = "crop", .others = {"resized"}, .words = "--crop pad or auto"};
   row.get = [get = row.get, &options] {
@@ -131,7 +133,7 @@ std::vector<OptionRow> keys_of_augment(Options& options) {
                                    "the mean colour; 0: none"))};
 }
 
-// The two batch sizes are set by turns: 0 stands for "not this one".
+// Only one of the two batch sizes is set: 0 stands for "not this one".
 OptionRow unset_at_zero(OptionRow row) {
   row.get = [get = row.get] {
     std::string value = get();
@@ -206,7 +208,7 @@ OptionRow device_row(Options& options) {
   return row;
 }
 
-// Its value is read before all others: options.cpp.
+// --config is read before all other options: options.cpp.
 OptionRow config_row() {
   OptionRow row =
       call_row("config",
@@ -240,7 +242,8 @@ OptionRow check_row(Options& options) {
                     options);
 }
 
-// What a run prints and writes, and what is about this call of the program.
+// The options that decide what a run prints and writes, and the options that concern only this call
+// of the program.
 std::vector<OptionRow> output_and_calls(Options& options) {
   std::vector<OptionRow> rows = output_rows(options);
   for (OptionRow& row : std::vector<OptionRow>{

@@ -167,7 +167,7 @@ std::string shown(std::string_view text) {
 }
 
 std::string nearest(std::string_view given, const std::vector<std::string>& known) {
-  // Longer than any name by this much, it is no misspelling, and the search would be for nothing.
+  // A text longer than any name by this much is no misspelling; the search would be in vain.
   constexpr std::size_t kLongest = 40;
   if (given.empty() || given.size() > kLongest) return "";
   // Names are written in small letters and with hyphens.

@@ -1,7 +1,7 @@
-// Values of options: from text and back, and what to say when they are wrong.
+// Values of options: from text and back, and the messages for wrong values.
 //
-// The parsers take the whole text or throw Error(usage) "--name value: must be ...", where `name`
-// is given with its dashes.
+// The parsers take the whole text, or throw Error(usage) "--name value: must be ...". `name`
+// includes the dashes.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RealRange {
 
 [[nodiscard]] std::int64_t parse_whole(std::string_view name, std::string_view text,
                                        const WholeRange& range);
-// No infinity, no NaN.
+// Refuses infinity and NaN.
 [[nodiscard]] double parse_real(std::string_view name, std::string_view text,
                                 const RealRange& range);
 // "60,120,160": increasing.
@@ -60,17 +60,17 @@ inline constexpr const char* kBitRates = "off or a rate from 10kbit to 400gbit, 
 
 // "a,b" as a and b; at least one part, which may be empty.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view list);
-// The same at another character. A key's list is "a/b", since commas part keys.
+// The same at another character. The list in a key's value is "a/b", because commas separate keys.
 [[nodiscard]] std::vector<std::string> split_at(std::string_view list, char separator);
 
 // "a, b or c"
 [[nodiscard]] std::string joined_choices(const std::vector<std::string>& choices);
 
-// A user's text as it may be shown in a message: cut after 60 characters, control characters as ?.
+// A user's text for messages: cut after 60 characters, control characters as ?.
 [[nodiscard]] std::string shown(std::string_view text);
 
-// The known name that `text` was probably meant to be: one that it abbreviates, or one within a few
-// slips of the finger. Empty where nothing is near.
+// The known name that `text` probably means: one that it abbreviates, or one within a few typing
+// errors. Empty if none is near.
 [[nodiscard]] std::string nearest(std::string_view text, const std::vector<std::string>& known);
 
 }  // namespace dp

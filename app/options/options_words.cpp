@@ -25,7 +25,7 @@ po::options_description described(const OptionTable& table) {
   return description;
 }
 
-// Boost would take the next word for an optional value, so that its absence is written out.
+// Boost would take the next word for an optional value, so a missing value is written out.
 std::vector<std::string> with_optional_values(const OptionTable& table,
                                               std::vector<std::string> words) {
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -52,7 +52,7 @@ std::string CommandLine::did_you_mean(std::string_view word, std::string_view da
   for (const OptionGroup& group : table) {
     for (const OptionRow& row : group.rows) names.push_back(row.name);
   }
-  // "epochs=5" was meant as --epochs, too.
+  // "epochs=5" probably meant --epochs, too.
   const std::string near = nearest(without_dashes(word.substr(0, word.find('='))), names);
   return near.empty() ? fmt::format("see {} --help", program)
                       : fmt::format("did you mean {}{}?", dashes, near);

@@ -1,11 +1,12 @@
-// From the words of a command line to options and their values.
+// Splits the words of a command line into options and their values.
 //
-// Boost.Program_options takes the words apart ("--name value", "--name=value", flags); what they
-// mean, and every message, is ours. Abbreviations are not accepted: an option that is added later
-// must not change what a script says.
+// Boost.Program_options splits the words ("--name value", "--name=value", flags); their meaning,
+// and every message, is ours. Abbreviations are not accepted: an option that is added later must
+// not change the meaning of a script.
 //
-// All that is wrong is Error(usage), one sentence: unknown and repeated options, with the nearest
-// name; values that are missing, empty or hold control characters; words that belong to no option.
+// Every mistake is Error(usage) with one sentence: unknown and repeated options, with the nearest
+// name; values that are missing, empty or contain control characters; words that belong to no
+// option.
 #pragma once
 
 #include <span>
@@ -27,12 +28,12 @@ struct GivenWords {
   std::vector<std::string> others;   // words that are neither options nor their values
 };
 
-// An option that an earlier version had, and a sentence about what to use in its place.
+// An option of an earlier version, and a sentence about its replacement.
 struct RemovedOption {
   std::string_view name, instead;
 };
 
-// What the words of a command line are read as.
+// How the words of a command line are read.
 struct CommandLine {
   const OptionTable& table;
   std::string_view program;  // for "see dptrain --help"
@@ -40,20 +41,20 @@ struct CommandLine {
   std::span<const RemovedOption> removed = {};
 
   [[nodiscard]] GivenWords split(const std::vector<std::string>& arguments) const;
-  // "did you mean --epochs?" with the nearest option's name, or where to look; for a removed option
-  // what to use in its place.
+  // "did you mean --epochs?" with the nearest option's name, or a pointer to --help; for a removed
+  // option, its replacement.
   [[nodiscard]] std::string did_you_mean(std::string_view word, std::string_view dashes) const;
 
  private:
   [[noreturn]] void reject_option(std::string_view name) const;
 };
 
-// Whether that word, "--help", is among them. It wins over all else: help is for those whose other
-// words are wrong, too.
+// Whether that word, such as "--help", is among the arguments. It wins over everything else, so
+// that --help also works on a command line with mistakes.
 [[nodiscard]] bool asks_for(const std::vector<std::string>& arguments, std::string_view word);
 
 // Sets the row's field. Throws Error(usage) also for an empty value and for control characters,
-// which cannot be part of a message of one line, a log's attribute or a configuration file.
+// which do not fit into a one-line message, an attribute of the log or a configuration file.
 void set_option(const OptionRow& row, const std::string& value);
 
 }  // namespace dp

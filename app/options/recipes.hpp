@@ -1,9 +1,10 @@
-// Named sets of options (--recipe). What a recipe sets counts as given, below a configuration file
-// and the command line: whatever is given there wins. With another optimiser than its own a
-// recipe's numbers of the optimiser (rate, momentum, decay, factors) do not count. In a run of
-// fewer epochs its warm-up is shortened in proportion.
+// Named sets of options (--recipe). A recipe's options count as given, but a configuration file and
+// the command line override them. If another optimiser than the recipe's is chosen, the recipe's
+// settings of its optimiser (rate, momentum, decay, factors) do not apply. In a run of fewer epochs
+// its warm-up is shortened in proportion.
 //
-// A new recipe is a row in recipes.cpp. One whose model this program does not have is not offered.
+// A new recipe is a row in recipes.cpp. A recipe whose model this program does not have is not
+// offered.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ namespace dp {
 
 struct Recipe {
   std::string name;
-  std::string text;  // what it stands for
+  std::string text;  // its description
   std::vector<std::pair<std::string, std::string>> options;
 
   // The value of an option, empty if the recipe does not set it.
@@ -26,7 +27,7 @@ struct Recipe {
 [[nodiscard]] const std::vector<Recipe>& recipe_list();
 // The recipes whose models are among these names; all recipes if there are no names.
 [[nodiscard]] std::vector<Recipe> recipes_for(const std::vector<std::string>& models);
-// Null where no recipe has that name.
+// Null if no recipe has that name.
 [[nodiscard]] const Recipe* find_recipe(const std::string& name);
 
 }  // namespace dp

@@ -20,7 +20,7 @@ constexpr WholeRange kMostSteps{2, 1'000'000};
 constexpr std::size_t kUsualMost = 64;
 constexpr std::array kRemovedKeys = {"alpha", "decay", "state"};
 
-// Earlier builds had them.
+// Keys of earlier versions.
 void refuse_removed_keys(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return;
@@ -76,11 +76,13 @@ RoundSchedule parse_round_schedule(std::string_view text) {
 }
 
 std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
-  const double allowed_s = kShareOfWaiting * epoch.compute_s;
-  if (!(allowed_s > 0.0)) return 1;
-  if (!epoch.is_in_rounds && epoch.exposed_s <= allowed_s) return 1;
-  const double exchange_s = epoch.exposed_s + (epoch.is_in_rounds ? 0.0 : epoch.backward_s);
-  const double steps = std::ceil(exchange_s / allowed_s);
+  if (!(epoch.compute_s > 0.0)) return 1;
+  const bool is_in_rounds = epoch.steps > 1;
+  if (!is_in_rounds && epoch.exposed_s <= kShareOfWaiting * epoch.compute_s) return 1;
+  const double hidden_s =
+      is_in_rounds ? static_cast<double>(epoch.steps - 1) * epoch.compute_s : epoch.backward_s;
+  const double in_steps = (epoch.exposed_s + hidden_s) / epoch.compute_s;
+  const double steps = std::ceil((in_steps + 1.0) / (1.0 + kShareOfWaiting) - 1e-9);
   return std::clamp<std::size_t>(
       steps < static_cast<double>(most) ? static_cast<std::size_t>(steps) : most, 1, most);
 }

@@ -1,17 +1,19 @@
 // When ranks that train in rounds exchange (--sync-every).
 //
-//   off               there are no rounds: gradients are exchanged at every step
-//   H[:key=value,...] each rank trains alone for H steps, a round, and then all exchange what their
-//                     parameters have changed by (round_sync.hpp)
+//   off               no rounds: gradients are exchanged at every step
+//   H[:key=value,...] rounds of H steps: each rank trains alone, and then all ranks exchange the
+//                     changes of their parameters (round_sync.hpp)
 //     from=E          rounds begin with epoch E, counted from 1; before it, gradients are exchanged
 //                     at every step (post-local SGD, Lin et al. 2020)
 //
-//   auto[:key=value,...]  gradients are exchanged at every step until an epoch has waited for the
-//                     exchange more than a tenth of the time that it computed; from then on rounds
-//                     are as long as they must be for a tenth (chosen_steps), at most
-//     max=N             64 steps without it
+//   auto[:key=value,...]  gradients are exchanged at every step until an epoch waits for the
+//                     exchange for more than a tenth of its computing time. From the next epoch on
+//                     there are rounds of H steps, and an exchange runs behind H - 1 steps of the
+//                     next round. H is the smallest number with which waiting takes at most a tenth
+//                     (chosen_steps), up to
+//     max=N             N steps; 64 without it
 //
-// The last round of an epoch ends with it, however short it is.
+// The last round of an epoch ends with the epoch, even if it is shorter.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +25,8 @@ namespace dp {
 struct RoundSchedule {
   std::size_t steps = 0;  // H, of a round; 0: no rounds
   std::size_t from = 1;   // an epoch, counted from 1
-  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is no
-  // epoch until the run has chosen them.
+  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is
+  // kNotChosen until the run has chosen them.
   std::size_t most_steps = 0;
   std::string given = "off";  // its text
 
@@ -35,23 +37,25 @@ struct RoundSchedule {
   [[nodiscard]] bool has_rounds_in(std::size_t epoch) const {  // counted from 0
     return has_rounds() && epoch + 1 >= from;
   }
-  // "every 8 steps from epoch 3 on"; of a schedule with rounds.
+  // "every 8 steps from epoch 3 on"; call it only for a schedule with rounds.
   [[nodiscard]] std::string text() const;
 };
 
-// What an epoch has measured, as means over the ranks.
+// Means over an epoch and the ranks.
 struct EpochOfRounds {
+  std::size_t steps = 1;    // between two exchanges; 1: an exchange at every step
   double compute_s = 0.0;   // of a step, without waiting for the exchange
-  double backward_s = 0.0;  // of it; an exchange at every step may have begun so much earlier
+  double backward_s = 0.0;  // of a step; at every step an exchange may overlap it
   double exposed_s = 0.0;   // of an exchange
-  bool is_in_rounds = false;
 };
 
-// The steps between two exchanges of the next epoch; 1: an exchange at every step, as before.
-//     rounds:      ceil(exposed_s / (share x compute_s))
-//     every step:  1 if exposed_s <= share x compute_s, otherwise as above with exposed_s +
-//                  backward_s, since nothing of an exchange hides in rounds
-// with a share of a tenth, and at most `most`.
+// The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes
+//     exchange_s = exposed_s + (steps > 1 ? (steps - 1) x compute_s : backward_s)
+// at most, and hides behind H - 1 steps. H is the smallest number with
+//     exchange_s <= (H - 1) x compute_s + share x H x compute_s
+// and a share of a tenth. It is 1 if gradients were exchanged at every step with
+// exposed_s <= share x compute_s. Rounds of up to 10 steps never become shorter if their exchange
+// hides, because its own time is then unknown.
 inline constexpr double kShareOfWaiting = 0.1;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 
@@ -59,7 +63,7 @@ inline constexpr const char* kRoundSchedules =
     "off, auto[:key=value,...] or H[:key=value,...], H from 1 to 1000000; keys: from=EPOCH from 1 "
     "to 100000; of auto: max=N from 2 to 1000000";
 
-// Throws Error(usage). For a key of earlier builds it says that it was removed.
+// Throws Error(usage). For a key of earlier versions the message says that it was removed.
 [[nodiscard]] RoundSchedule parse_round_schedule(std::string_view text);
 
 }  // namespace dp

@@ -1,7 +1,7 @@
 // How the ranks divide a step's images (--shares).
 //
-//   even         every rank computes as many images
-//   auto         machines that compute faster get more images, as measured while training
+//   even         every rank computes the same number of images
+//   auto         faster machines get more images, by the times measured while training
 //     :min=N     no rank gets fewer than N images in a step
 //   A:B:C...     a weight for each rank: 3:1 gives rank 0 three quarters
 #pragma once

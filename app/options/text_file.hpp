@@ -7,20 +7,21 @@
 
 namespace dp {
 
-// How long a pipe may bring nothing: mkfifo's until somebody opens it to write, and any pipe
+// How long a pipe may deliver nothing: mkfifo's until somebody opens it for writing, and any pipe
 // between two bytes.
 struct PipePatience {
   double without_writer_s = 5.0, silent_s = 60.0;
 };
 
 // The file's content. Throws Error(usage) "--hostfile FILE: ..." if it is a folder, cannot be read
-// or is longer than `most_bytes`; a device such as /dev/zero has no end. `kind` is what the file
-// should be: "a hostfile". A pipe, such as bash's <(command), is read until its writer closes it.
+// or is longer than `most_bytes` (a device such as /dev/zero has no end). `kind` names the expected
+// file in messages: "a hostfile". A pipe, such as bash's <(command), is read until its writer
+// closes it.
 [[nodiscard]] std::string read_text_file(std::string_view option, const std::string& path,
                                          std::size_t most_bytes, std::string_view kind,
                                          const PipePatience& patience = {});
 
-// Whether the file is a pipe, which has its content only once.
+// Whether the file is a pipe, which can be read only once.
 [[nodiscard]] bool is_pipe(const std::string& path);
 
 }  // namespace dp

@@ -1,3 +1,7 @@
+// The costs of an epoch, from a rank's measurements to the rows of the log. The reducer's costs are
+// added up in comm_ (add). end_epoch() makes a RankRecord of this rank's sums and gathers the
+// records of all ranks; rank 0 makes the rows of the epoch, its ranks, buckets and tensors from
+// them. share_epoch() and list_state() keep rows and sums for a resumed run.
 #include "app/output/epoch_account.hpp"
 
 #include <fmt/format.h>
@@ -27,7 +31,7 @@ struct RankRecord {
   double wire_bytes;  // measured
   bool is_wire_measured;
 
-  // Measured, or what TCP would need for the same bytes.
+  // Measured, or an estimate for TCP with the same bytes.
   [[nodiscard]] double on_wire() const {
     if (is_wire_measured) return wire_bytes;
     return LinkModel::wire_bytes(static_cast<double>(comm.sent_bytes + comm.sample_bytes +
@@ -69,13 +73,13 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.gathered.sent_bytes += more.gathered.sent_bytes;
 }
 
-// Adds costs of one step after the other; the residual's norm is the last one.
+// Adds the costs of a later step; the residual's norm becomes the later one.
 void add_later(CommCost& sum, const CommCost& more) {
   add_cost(sum, more);
   sum.residual_squares = more.residual_squares;
 }
 
-// Adds costs over ranks; squares of residuals add up.
+// Adds the costs of another rank; squares of residuals add up.
 void add_rank(CommCost& sum, const CommCost& more) {
   add_cost(sum, more);
   sum.residual_squares += more.residual_squares;
@@ -229,12 +233,12 @@ void EpochAccount::clear_costs() {
   comm_.buckets.resize(run_.buckets.size());
 }
 
-// `now`: what the communicator has counted since it was made.
+// now: the communicator's count since it was made.
 void EpochAccount::count_control_bytes(std::uint64_t now) {
   control_bytes_ += now - std::exchange(counted_control_bytes_, now);
 }
 
-// `now`: likewise, of the connections.
+// now: the same for the connections.
 void EpochAccount::count_wire_bytes(std::optional<double> now) {
   if (now) wire_bytes_ += *now - counted_wire_bytes_.value_or(0.0);
   counted_wire_bytes_ = now;
@@ -256,8 +260,7 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
-    // Includes what the two calls below will send. The sample of the sums' error has its own
-    // column.
+    // Includes the bytes of the two calls below. The sample of the sums' error has its own column.
     const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
                               comm.gather_cost(comm_.buckets.size() * sizeof(CommCost));
     count_control_bytes(now);

@@ -1,5 +1,4 @@
-// The costs of epochs: of the running one so far, on this rank, and the rows of those that are
-// over.
+// The costs of epochs: of the running one so far, on this rank, and the rows of the finished ones.
 //
 // Methods marked "collective" gather numbers through the reducer's thread.
 #pragma once
@@ -23,19 +22,19 @@ class EpochAccount {
   // From now on numbers are gathered through this reducer.
   void attach(Reducer& reducer);
 
-  // Two halves of a question to the reducer about its costs since the last one. The second waits,
-  // and returns zeros if nothing was asked.
+  // Asks the reducer for its costs since the last question, in two halves. take_asked() waits for
+  // the answer; it returns zeros if nothing was asked.
   void ask_costs();
   CommCost take_asked();
-  // Adds what the reducer has measured since then.
+  // Adds what the reducer has measured since the last question.
   void collect();
 
-  // Collective, after collect(): the rows of the epoch; nothing on ranks other than 0. A new epoch
-  // begins.
+  // Collective, after collect(): ends the epoch. Returns its rows on rank 0, and nothing on the
+  // other ranks.
   [[nodiscard]] std::optional<EpochRows> end_epoch(const EpochTally& tally, double epoch_s,
                                                    const EvaluationResult& result, double eval_s);
-  // Collective. Rank 0 makes an epoch's row and has the log. With checkpoints the others keep its
-  // rows for the case that its disk is lost.
+  // Collective. Only rank 0 makes an epoch's row and has the log. With checkpoints the other ranks
+  // keep the row, too, in case rank 0's disk is lost.
   void share_epoch();
   // Collective, after collect().
   void list_state(StateVisitor& visitor);
@@ -45,9 +44,9 @@ class EpochAccount {
     return expected_bytes_;
   }
   [[nodiscard]] const std::vector<EpochRow>& epochs() const { return epochs_; }
-  // For each epoch, what a ring without compression would send, without headers.
+  // By epoch, the bytes that all ranks of a ring would send without compression and headers.
   [[nodiscard]] std::vector<double> fp32_bytes() const;
-  // The results of the last epoch, which `tally` is of.
+  // Results of the last epoch; `tally` is its tally.
   [[nodiscard]] EpochEnd last_epoch(const EpochTally& tally, std::uint64_t global_step) const;
   [[nodiscard]] StepProgress live_step(const EpochTally& tally) const;
 
@@ -63,9 +62,9 @@ class EpochAccount {
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes comm_;  // of the running epoch
   bool has_asked_ = false;
-  // The communicator's count when it was last read, and the running epoch's part of it.
+  // The communicator's byte count at the last reading, and the running epoch's part of it.
   std::uint64_t counted_control_bytes_ = 0, control_bytes_ = 0;
-  std::optional<double> counted_wire_bytes_;  // likewise, of the connections
+  std::optional<double> counted_wire_bytes_;  // the same for the connections
   double wire_bytes_ = 0.0;
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each

@@ -19,20 +19,20 @@ struct EpochTally {
   std::size_t epoch = 0;
   std::size_t steps = 0;
   std::int64_t samples = 0;  // of all ranks
-  LossSums loss = {};        // of this rank, without the steps that were skipped
+  LossSums loss = {};        // of this rank, without skipped steps
   LossSums step_loss = {};   // of the rank's last step
   LoopTimes times = {};
-  double checkpoint_s = 0;   // for which checkpoints have held training up
-  double earlier_s = 0;      // what the epoch took before the run was resumed
+  double checkpoint_s = 0;   // time that checkpoints have held up training
+  double earlier_s = 0;      // the epoch's time before the run was resumed
   double learning_rate = 0;  // of the last step
   RateReport rate = {};      // of the last step
-  // The sum of the bits over the steps whose codec had a rate, and how many steps these were.
+  // Sum of the bits over the steps whose codec had a rate, and the number of these steps.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;      // by all ranks together, or by this one alone
-  std::int64_t own_skipped_steps = 0;  // of them, those of gradients of this rank alone
+  std::int64_t own_skipped_steps = 0;  // of them, skipped by this rank alone
   bool is_judged_alone = false;        // each rank skips its own steps
-  ExchangeWindow window = {};          // in which an exchange keeps nobody waiting
+  ExchangeWindow window = {};          // time in which an exchange holds nobody up
   bool has_exchanged = false;          // in the last step, or after it
   bool is_under_way = false;           // an exchange, after the last step
   std::int64_t exchanges = 0;
@@ -44,7 +44,7 @@ struct EpochTally {
   [[nodiscard]] double bits_per_value() const {
     return rated_steps == 0 ? RateReport::kNothing : bits_sum / static_cast<double>(rated_steps);
   }
-  // judged: whether all ranks skip the same steps.
+  // judged: replicated if all ranks skip the same steps.
   void list_state(StateVisitor& visitor, StateShare judged = StateShare::replicated);
 };
 
@@ -52,7 +52,7 @@ struct EpochTally {
 struct EvaluationResult {
   double loss = 0;
   std::int64_t correct = 0, samples = 0;
-  std::int64_t stop_wishes = 0;  // ranks that wish to stop after this evaluation
+  std::int64_t stop_wishes = 0;  // ranks that ask to stop after this evaluation
 
   [[nodiscard]] double mean_loss() const { return loss / static_cast<double>(samples); }
   [[nodiscard]] double accuracy() const {

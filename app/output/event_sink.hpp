@@ -10,8 +10,8 @@ namespace dp {
 
 class EventSink final : public RunSink {
  public:
-  // Only a run that does not go on is refused if the file cannot be made: Error(data). Later on the
-  // file counts as missing while it cannot be written.
+  // Throws Error(data) if the file cannot be created, unless the run is resumed. Later, a file that
+  // cannot be written counts as missing.
   EventSink(const RunDescription& run, MissingFiles& missing);
 
   void logged_steps(std::span<const StepRow> rows) override;

@@ -72,7 +72,7 @@ std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts
 bool has_mps() {
   const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::filesystem::path pipes = folder != nullptr ? folder : "/tmp/nvidia-mps";
-  // The pipe of a server that has ended stays, but nobody reads it (ENXIO).
+  // The pipe of a server that has ended stays, but has no reader (ENXIO).
   const int pipe = ::open((pipes / "control").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
   if (pipe < 0) return false;
   struct stat status {};

@@ -1,4 +1,4 @@
-// Warnings at the start of a GPU run about slow choices.
+// Warnings about slow choices at the start of a GPU run.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ struct GpuFacts {
   std::vector<CodecSpec> codecs = {};  // of the buckets
   double gradient_bytes = 0;
   bool keeps_velocities_off = false;  // --compress auto would send velocities on a CPU
-  std::size_t ranks_on_gpu = 1;       // with rank 0's, on its GPU
+  std::size_t ranks_on_gpu = 1;       // on rank 0's GPU, with rank 0
   bool has_mps = false;               // NVIDIA's server that lets processes share a GPU
 };
 
-// Rows of the table at the start: a word and a text.
+// Rows of the start table: a word and a text.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts);
 
-// Whether this host's MPS runs: whether somebody reads its pipe.
+// Whether this host's MPS runs: whether a process reads its pipe.
 [[nodiscard]] bool has_mps();
 
 }  // namespace dp

@@ -111,8 +111,8 @@ RunLog LogSink::open() {
   return log;
 }
 
-// A log that fits a checkpoint goes on. What has its name by now, such as the log of a start that
-// came to no checkpoint, gets another one.
+// Continues a log that fits the checkpoint. Another file with its name is renamed, such as the log
+// of a start that wrote no checkpoint.
 RunLog LogSink::make(RunInfo& info) const {
   const std::string& wanted = run_.options->log;
   if (run_.resume != nullptr) {
@@ -123,7 +123,7 @@ RunLog LogSink::make(RunInfo& info) const {
     info.first_step = static_cast<std::int64_t>(point.checkpoint.step);
     try {
       if (point.log.empty()) keep_earlier(wanted);
-    } catch (const Error&) {  // a disk that fails ends no run that goes on
+    } catch (const Error&) {  // a failing disk does not end a resumed run
     }
     return RunLog::resume(wanted, point.log, info);
   }
@@ -131,7 +131,7 @@ RunLog LogSink::make(RunInfo& info) const {
   return RunLog::create(wanted, info);
 }
 
-// Gives a file of that name another one, and reports it.
+// Renames a file that already has this name, and reports it.
 void LogSink::keep_earlier(const std::string& path) const {
   if (path == "auto") return;
   const std::string moved = move_aside(Setting{"log"}, path);
@@ -140,8 +140,9 @@ void LogSink::keep_earlier(const std::string& path) const {
   }
 }
 
-// Writes what the link was set to, which is known if --throttle or the lab made it slow; the lab
-// tells its hosts by environment variables. If there are two rates, the lower one counts.
+// Writes the nominal rate of the link, which is known if --throttle or the lab slows it down; the
+// lab passes it to its hosts in environment variables. If there are two rates, the lower one
+// counts.
 void LogSink::write_nominal_link() {
   double rate = std::numeric_limits<double>::infinity();
   for (const auto& [variable, attribute] :
@@ -210,7 +211,7 @@ void LogSink::epoch_rows(const EpochRows& rows) {
     buckets[b].topology = static_cast<std::int64_t>(
         index_in(lists_.topology_names, run_.topology_of(run_.buckets[b])));
   }
-  // A warm-up has its own codecs.
+  // A warm-up has codecs of its own.
   if (lists_.codec_names.size() > names) log_.set_list("codec_names", lists_.codec_names);
   log_.append(std::span<const BucketRow>(buckets));
   if (!rows.tensors.empty()) {

@@ -1,4 +1,4 @@
-// Writes the HDF5 log of --log, and keeps it when a run goes on.
+// Writes the HDF5 log of --log, and continues it when a run is resumed.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace dp {
 
-// The lists that rows of the log refer to by index. A log that goes on keeps its lists and adds to
-// them.
+// The lists that rows of the log refer to by index. A log that is continued keeps its lists and
+// appends to them.
 struct LogLists {
   // devices: of each rank.
   LogLists(const RunDescription& run, const std::vector<std::string>& devices);
@@ -33,12 +33,12 @@ class LogSink final : public RunSink {
  public:
   static constexpr const char* kName = "the log";  // among the missing files
 
-  // Creates the log, or goes on with that of the checkpoint. Call it under a StopNotice::Hold. Only
-  // a run that does not go on is refused if the file cannot be made: it throws what RunLog::create
-  // throws. Later on the log counts as missing while it cannot be written.
+  // Creates the log, or continues the checkpoint's log. Call it under a StopNotice::Hold. If the
+  // file cannot be created, a new run is refused: it throws what RunLog::create throws. Later, a
+  // log that cannot be written counts as missing.
   LogSink(const RunDescription& run, LogLists lists, RunSink& console, MissingFiles& missing);
 
-  // The exchange is about to begin.
+  // Call it before the exchange begins.
   void attach(const Reducer& reducer);
   void prediction(const StepForecast& forecast, double bits) override;
   void round_steps(const std::string& steps) override {
@@ -50,9 +50,9 @@ class LogSink final : public RunSink {
   void evaluation(const EvaluationEnd& result) override;
   void close(bool is_complete) override { save(is_complete); }
 
-  // Writes these rows into a log that is not the earlier start's, which is lost.
+  // Writes these rows into a new log, if the earlier start's log is lost.
   void put_back(std::span<const EpochRow> rows) { log_.append(rows); }
-  // The log with all rows so far, for a checkpoint, whose head then names it.
+  // The log with all rows so far, for a checkpoint. The head then names it.
   [[nodiscard]] std::vector<std::byte> image(CheckpointHead& head) const;
   [[nodiscard]] const std::string& path() const { return log_.path(); }
 
@@ -61,8 +61,8 @@ class LogSink final : public RunSink {
   [[nodiscard]] RunLog make(RunInfo& info) const;
   void keep_earlier(const std::string& path) const;
   void write_nominal_link();
-  // Puts what is new on the disk. If that fails, training goes on, and the next call tries again. A
-  // value closes the log, as that of a finished run or of one that was stopped.
+  // Writes new rows to the disk. If that fails, training goes on, and the next call tries again.
+  // is_finished: closes the log of a finished run (true) or of a stopped one (false).
   void save(std::optional<bool> is_finished = std::nullopt);
   [[nodiscard]] std::string missing_part() const;
 

@@ -1,5 +1,5 @@
-// The files that a run could not write. Training goes on without them; the program's end names
-// them.
+// The files that a run could not write. Training goes on without them; the program names them at
+// its end.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ class MissingFiles {
  public:
   explicit MissingFiles(RunSink& console) : console_(console) {}
 
-  // A file cannot be written, because of `why`. It warns unless the file is missing already, be it
-  // for another reason. state: called at the end, for what the file lacks; null: all of it.
+  // `what` cannot be written, because of `why`. Warns unless it is missing already, even if for
+  // another reason. state: called at the end, returns what the file lacks; null: all of it.
   void note_missing(const std::string& what, const std::string& why,
                     const std::string& outlook = "training goes on without it",
                     std::function<std::string()> state = nullptr);
-  // The line is part of sentence().
+  // Adds the line to sentence().
   void note_at_end(const std::string& line) { missing_[line] = {}; }
-  // Whether the file was missing until now.
+  // Returns whether the file was missing until now.
   bool note_written(const std::string& what) { return missing_.erase(what) > 0; }
   [[nodiscard]] bool contains(const std::string& what) const { return missing_.contains(what); }
-  // For the end; empty if there is none.
+  // For the end of the run; empty if nothing is missing.
   [[nodiscard]] std::string sentence() const;
 
  private:

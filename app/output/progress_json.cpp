@@ -72,7 +72,7 @@ void add_buckets(JsonObject& event, const RunStart& start) {
 
 JsonProgress::JsonProgress() : JsonProgress(std::cout, std::cerr) {}
 
-// In one piece, so that nothing of another process comes into the line.
+// In one piece, so that no other process can write into the line.
 void JsonProgress::write(const JsonObject& event) {
   const std::string line = event.str() + "\n";
   out_.write(line.data(), static_cast<std::streamsize>(line.size()));

@@ -1,5 +1,5 @@
-// Tells a run's events as lines of JSON, one object each, for programs. app/README.md has the keys,
-// which stay as they are; new ones may be added. Warnings also go to standard error as text.
+// Writes a run's events as lines of JSON, one object each, for programs. app/README.md lists the
+// keys. Keys do not change; new ones may be added. Warnings also go to standard error as text.
 #pragma once
 
 #include <iosfwd>
@@ -11,7 +11,7 @@ namespace dp {
 
 class JsonProgress final : public RunSink {
  public:
-  static constexpr int kFormat = 1;  // grows when a key changes its meaning
+  static constexpr int kFormat = 1;  // increases when a key changes its meaning
 
   JsonProgress();  // standard output and standard error
   JsonProgress(std::ostream& out, std::ostream& err) : out_(out), err_(err) {}

@@ -159,9 +159,10 @@ void TextProgress::start(const RunStart& start) {
         fmt::format("exchange {}, and at the end of an epoch{}; outer learning rate {:g}, "
                     "momentum {:g}",
                     rounds.text(),
-                    o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
-                                                   o.sync_delay, o.sync_delay == 1 ? "" : "s")
-                                     : "",
+                    rounds.is_auto()   ? ", behind all steps of the next round but its last"
+                    : o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
+                                                     o.sync_delay, o.sync_delay == 1 ? "" : "s")
+                                       : std::string(),
                     o.outer_lr, o.outer_momentum));
   }
   console_.settings("this run", rows);
@@ -268,7 +269,7 @@ void TextProgress::training_end(const TrainingEnd& end) {
   if (!end.log.empty()) console_.print(fmt::format("The log is {}", end.log));
 }
 
-// What each epoch cost.
+// The costs of each epoch.
 void TextProgress::cost_table(const TrainingEnd& end) {
   TextTable table;
   table.header = {"epoch", "time",    "compute",    "exposed",       "data",  "other",      "comm",

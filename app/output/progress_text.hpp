@@ -1,4 +1,4 @@
-// Tells a run's events as text for people, on a console.
+// Writes a run's events as text for people, on a console.
 #pragma once
 
 #include "app/output/run_sink.hpp"
@@ -8,7 +8,7 @@ namespace dp {
 
 class TextProgress final : public RunSink {
  public:
-  // is_verbose: checkpoints are told, too.
+  // is_verbose: reports checkpoints, too.
   explicit TextProgress(ConsoleMode mode, bool is_verbose = false)
       : console_(mode), is_verbose_(is_verbose) {}
 

@@ -82,7 +82,8 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
   end_step_row();
   steps_done_ = global_step;
-  // Only for steps that are logged or come before one, because it is work for the reducer's thread.
+  // Only for steps that are logged or precede one, because asking makes work for the reducer's
+  // thread.
   if ((wants_step(global_step) || wants_step(global_step + 1)) && !tally.is_under_way) {
     account_.ask_costs();
   }

@@ -1,7 +1,7 @@
-// Reports a run: passes its events to the console, the log and TensorBoard's events, in this order
-// (run_sink.hpp), and gathers for them what all ranks have measured.
+// Reports a run: gathers the measurements of all ranks, and passes events to the console, the log
+// and TensorBoard's events, in this order (run_sink.hpp).
 //
-// All ranks have a Recorder and call the same methods; rank 0 alone reports. Methods marked
+// All ranks have a Recorder and call the same methods; only rank 0 reports. Methods marked
 // "collective" gather numbers through the reducer's thread.
 #pragma once
 
@@ -26,8 +26,8 @@ namespace dp {
 
 class Recorder {
  public:
-  // Collective. Rank 0 creates the log, unless it is "none". Only a run that does not go on is
-  // refused if files cannot be made: it throws what RunLog::create throws.
+  // Collective. Rank 0 creates the log, unless it is "none". If files cannot be created, a new run
+  // is refused: it throws what RunLog::create throws. A resumed run goes on.
   explicit Recorder(RunDescription run);
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -37,18 +37,18 @@ class Recorder {
 
   // The table of all settings in effect.
   void print_start();
-  // The expected cost of the run's steps (app/planning/prediction.hpp). bits: a value, of codecs
-  // with bits=; else NaN.
+  // The predicted cost of the run's steps (app/planning/prediction.hpp). bits: per value, for
+  // codecs with bits=; otherwise NaN.
   void record_prediction(const StepForecast& forecast, double bits);
-  // Whether the log gets a row after that many steps of the run.
+  // Whether the log gets a row after this many steps of the run.
   [[nodiscard]] bool wants_step(std::uint64_t global_step) const {
     return step_rows_.wants(global_step);
   }
-  // Collective if --log-steps asks for a row; `times` are then that step's. The cost of its
-  // exchange is taken in the next call. Rows are not gathered while an exchange is under way, which
-  // that would wait for.
+  // Collective if --log-steps asks for a row; `times` are then this step's. The next call adds the
+  // cost of the step's exchange. While an exchange is under way rows are not gathered, because
+  // gathering would wait for it.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
-  // Collective. Afterwards no row is kept.
+  // Collective: gathers all ended rows.
   void gather_steps();
   // Collective.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
@@ -56,12 +56,12 @@ class Recorder {
   void record_round_steps(const std::string& steps);
   // On rank 0: a row for each rank.
   void record_shares(std::span<const ShareRow> rows, const std::string& why);
-  // The result of an evaluation that belongs to no epoch; with test-time augmentation, beside the
-  // others.
+  // The result of an evaluation that belongs to no epoch. record_test_augmentation(): the same with
+  // test-time augmentation.
   void say_evaluation(const EvaluationResult& result) { record_evaluation(result, {}); }
   void record_test_augmentation(const EvaluationResult& result);
   void say(const std::string& line);
-  // The checkpoint of that step is complete.
+  // Reports that the checkpoint of this step is complete.
   void say_checkpoint(std::uint64_t step, const std::string& folder);
 
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all) {
@@ -78,17 +78,18 @@ class Recorder {
   }
   void note_at_end(const std::string& line) { missing_.note_at_end(line); }
   void note_written(const std::string& what) { missing_.note_written(what); }
-  // Rank 0: a sentence about the files that are missing, for the end; empty if there is none.
+  // Rank 0: a sentence about the missing files, for the end of the run; empty if there are none.
   [[nodiscard]] std::string missing_files() const;
 
-  // Between steps: the cost of the running epoch so far, and the rows of the epochs before.
+  // Between steps: lists the cost of the running epoch so far, and the rows of earlier epochs.
   void list_state(StateVisitor& visitor);
-  // Writes the rows of the epochs before into a log that is not the earlier start's, which is lost.
+  // Writes the rows of earlier epochs into a new log, if the earlier start's log is lost.
   void put_back_epochs();
-  // The log with all rows so far, for a checkpoint, whose head then names it; empty if there is
-  // none.
+  // The log with all rows so far, for a checkpoint. The head then names it. Empty if there is no
+  // log.
   [[nodiscard]] std::vector<std::byte> log_image(CheckpointHead& head) const;
-  // Prints the closing table and closes the log, which a run that was stopped leaves unfinished.
+  // Prints the closing table and closes the log. is_complete: false leaves the log unfinished, for
+  // a stopped run.
   void finish(bool is_complete = true);
 
  private:
@@ -98,8 +99,8 @@ class Recorder {
     for (RunSink* sink : sinks_) event(*sink);
   }
   void record_evaluation(const EvaluationResult& result, const std::string& augmentation);
-  // Takes what the reducer was asked for after the last step, which waits if that step's exchange
-  // still forwards sums.
+  // Takes the costs that the reducer was asked for after the last step. Waits if that step's
+  // exchange still forwards sums.
   void end_step_row() { step_rows_.end(account_.take_asked()); }
 
   RunDescription run_;

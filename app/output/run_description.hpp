@@ -1,4 +1,4 @@
-// The parts of a run that reports name. All of them outlive the recorder (recorder.hpp), unless
+// The parts of a run that reports use. All of them outlive the recorder (recorder.hpp), unless
 // stated otherwise.
 #pragma once
 
@@ -42,7 +42,7 @@ struct RunDescription {
   std::vector<Bucket> buckets;
   std::optional<RateLimits> rate_limits = std::nullopt;  // of --compress auto
   std::size_t global_batch, steps_per_epoch;
-  const ResumePoint* resume = nullptr;  // where the run goes on, until the recorder exists
+  const ResumePoint* resume = nullptr;  // of a resumed run, until the recorder exists
   RunSink* progress = nullptr;          // the console, or lines of JSON; rank 0 alone reports
 
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const {

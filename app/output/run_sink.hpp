@@ -26,7 +26,7 @@ struct RunDescription;  // run_description.hpp
 struct RunStart {
   const RunDescription& run;
   const std::vector<std::string>& devices;  // each once
-  // By bucket, what rank 0 sends in a step; nothing if that depends on the values.
+  // By bucket, the bytes that rank 0 sends in a step; nothing if they depend on the values.
   const std::vector<std::optional<std::uint64_t>>& bucket_bytes;
   std::string log;  // its path; empty: none
 };
@@ -38,8 +38,8 @@ struct EpochRows {
   std::vector<BucketRow> buckets;
   std::vector<std::string> codecs;  // of the buckets, in this epoch
   std::vector<TensorRow> tensors;
-  std::vector<std::int64_t> own_skipped_steps;  // by rank, of gradients of that rank alone
-  bool is_wire_measured = false;                // wire_bytes, on all ranks
+  std::vector<std::int64_t> own_skipped_steps;  // by rank: steps that this rank alone skipped
+  bool is_wire_measured = false;                // wire_bytes were measured on all ranks
 };
 
 struct EpochEnd {
@@ -47,7 +47,7 @@ struct EpochEnd {
   std::uint64_t global_step;  // steps of the run so far
   std::size_t epochs;         // of the run
   double steps;               // of this epoch
-  double fp32_bytes;          // what a ring without compression would send
+  double fp32_bytes;          // bytes that a ring without compression would send
   double images_per_s;
   double bits_per_value;  // NaN if the codec has no rate
 };
@@ -62,7 +62,7 @@ struct TrainingEnd {
   const RunDescription& run;
   std::span<const EpochRow> epochs;
   std::span<const double> fp32_bytes;  // of each epoch
-  std::string log;                     // of a log that is whole; otherwise empty
+  std::string log;                     // path of a complete log; otherwise empty
 };
 
 class RunSink {
@@ -71,13 +71,13 @@ class RunSink {
 
   // Training begins or, with 0 epochs, the evaluation.
   virtual void start(const RunStart&) {}
-  // bits: a value, of codecs with bits=; else NaN.
+  // bits: per value, for codecs with bits=; otherwise NaN.
   virtual void prediction(const StepForecast&, double /*bits*/) {}
   virtual void note(std::string_view) {}
   virtual void warn(std::string_view) {}
-  // The steps between two exchanges, chosen for each epoch so far.
+  // The steps between two exchanges, as chosen for each epoch so far.
   virtual void round_steps(const std::string&) {}
-  // Each rank's images in the steps from now on, a row for each; `why` is empty when the run
+  // Each rank's images in the steps from now on, one row per rank; `why` is empty when the run
   // begins.
   virtual void shares(std::span<const ShareRow>, std::string_view /*why*/) {}
   // Whether live_step() does anything.
@@ -91,8 +91,8 @@ class RunSink {
   virtual void checkpoint(std::uint64_t /*step*/, const std::string& /*folder*/) {}
   // An evaluation that belongs to no epoch.
   virtual void evaluation(const EvaluationEnd&) {}
-  // No step follows: files are completed, then the results are reported. A run that was stopped is
-  // not complete. What was not trained has no epochs.
+  // No step follows: files are completed, then the results are reported. A stopped run is not
+  // complete. After a run that has trained nothing, TrainingEnd has no epochs.
   virtual void close(bool /*is_complete*/) {}
   virtual void training_end(const TrainingEnd&) {}
   // The last event: how the program ends, and its message if it ends with an error.

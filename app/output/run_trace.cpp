@@ -18,7 +18,7 @@ constexpr std::size_t kMostExchangeSlices = 1u << 20;
 
 }  // namespace
 
-// Rank 0's file; empty on the other ranks. It keeps the first failure to write and drops what comes
+// Rank 0's file; empty on the other ranks. It keeps the first write error and drops everything
 // later, because all ranks gather to the end even if the file fails.
 class RunTrace::Target {
  public:

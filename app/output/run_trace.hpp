@@ -1,14 +1,15 @@
 // dptrain's --trace: one file (io/files/trace_file.hpp) that shows what all ranks did in a few
 // steps, on one clock.
 //
-// Every rank records its slices in two tracks, one of the training loop and one of the reducer's
+// Every rank records its slices in two tracks, one for the training loop and one for the reducer's
 // thread, in memory that it allocates at the start. Its clock is compared with rank 0's before the
 // epoch in which the trace begins, and after the last traced step (comm/mpi/clock_offset.hpp). Then
 // rank 0 gathers the slices, one chunk of all ranks at a time, and writes them.
 //
-// On a CPU the loop's track has every layer, forward and backward. On a GPU both passes are one
-// graph, whose operations the host does not see. There the track has only the parts of the step, by
-// the GPU's own clock (app/training/replica/step_clock.hpp). The exchange is traced as on a CPU.
+// On a CPU the loop's track shows the forward and backward pass of every layer. On a GPU both
+// passes are one graph, and the host does not see its operations. The track then has only the parts
+// of the step, by the GPU's own clock (app/training/replica/step_clock.hpp). The exchange is traced
+// as on a CPU.
 #pragma once
 
 #include <cstdint>
@@ -32,20 +33,20 @@ class RunTrace {
   [[nodiscard]] TraceTrack* loop() { return &loop_; }
   [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
 
-  // Call it before the first step, which has that number. A step has at most that many parts.
+  // Call it before the first step, whose number is `step`. A step has at most `parts` parts.
   void start(const net::Network& network, std::uint64_t step, std::size_t parts);
-  // Collective. Call it before the times of an epoch of that many steps begin.
+  // Collective. Call it before the times of an epoch of `steps` steps begin.
   void begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps);
-  // Whether the window ends when that many steps of the run are over.
+  // Whether the window ends after this many steps of the run.
   [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
 
-  // What rank 0 prints about a trace; empty on the others.
+  // Texts for rank 0 to print about a trace; empty on the other ranks.
   struct Report {
     std::string text;     // of a trace that was written
     std::string failure;  // why it could not be written
   };
-  // Collective, between steps, when the window is over. A file that cannot be written is reported
-  // and does not end the run; the slices are kept, and another call tries again.
+  // Collective, between steps, when the window is over. If the file cannot be written, the failure
+  // is reported and the run goes on; the slices are kept, and another call tries again.
   Report write(Reducer& reducer);
   [[nodiscard]] bool is_written() const { return is_written_; }
 

@@ -28,7 +28,7 @@ std::string name_of(const std::vector<Bucket>& buckets, std::size_t b) {
 std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                         const std::vector<Bucket>& buckets, const ExchangeWindow& window) {
   if (!(rate.wished_bits < limits.least_bits)) return {};
-  // Rank 0 knows why of its own link alone.
+  // Rank 0 knows the reason for its own link only.
   const bool is_own = RateWish::of_bits(rate.hidden_bits).bits() <= rate.wished_bits;
   const std::string place = is_own && window.is_by_bucket && rate.binding_bucket
                                 ? fmt::format("; from {} on there is no time left",

@@ -1,4 +1,4 @@
-// The warnings of a run, of which most are given once.
+// The warnings of a run; most are given once.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,29 @@
 
 namespace dp {
 
-// The link carries less than the least of a codec with a rate. Empty if it does not.
+// A warning that the link carries less than the minimum of a codec with a rate. Empty if it carries
+// enough.
 [[nodiscard]] std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                                       const std::vector<Bucket>& buckets,
                                       const ExchangeWindow& window = {});
-// The guard of residuals sends more than planned. Empty if it does not.
+// A warning that the guard of residuals sends more than planned. Empty if it does not.
 [[nodiscard]] std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets);
 
 class RunWarnings {
  public:
   RunWarnings(const RunDescription& run, RunSink& console);
 
-  // `where`: whose gradient was not finite. is_of_all: all ranks skip the step.
+  // where: the rank and tensor whose gradient was not finite. is_of_all: all ranks skip the step.
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
-  // Steps by rank. Rank 0's were reported by note_skipped_step().
+  // steps: by rank, the steps that it skipped. Rank 0's were reported by note_skipped_step().
   void note_skipped_by_others(std::size_t epoch, std::span<const std::int64_t> steps);
-  // A round whose sum was not finite, which all ranks undo.
+  // The sum of a round was not finite. All ranks undo the round.
   void note_lost_round(std::uint64_t global_step, const std::string& where);
-  // The loss has grown far above an earlier one, or is far above that of guessing.
+  // Warns if the loss has grown far above an earlier one, or is far above the loss of guessing.
   void note_loss(const EpochRow& row);
-  // Images that were replaced, of which the first few are named.
+  // Images that were replaced; the first few are named.
   void note_images(const std::vector<std::string>& notes);
-  // After a step: floor_clash() in several steps in a row, and guard_at_work().
+  // After a step: warns of floor_clash() in several successive steps, and of guard_at_work().
   void note_rate(const EpochTally& tally);
   void warn_once(const std::string& line);
 
@@ -49,7 +50,7 @@ class RunWarnings {
   std::set<std::string> lines_, replaced_images_;
   bool has_skipped_ = false, has_exploded_ = false, has_met_floor_ = false, has_seen_guard_ = false;
   std::optional<RateLimits> limits_;  // of auto
-  int clashes_ = 0;                   // with the floor, of exchanges in a row
+  int clashes_ = 0;                   // exchanges in a row with a floor_clash()
   double least_loss_ = std::numeric_limits<double>::infinity();
 };
 

@@ -1,7 +1,7 @@
-// The rows of --log-steps. A row is begun after its step and ends when the costs of the step's
-// exchange are known, which is after the next step has begun. Ended rows wait until their losses
-// are summed over the ranks. That happens about once a second, or less often if it takes more than
-// 10 ms, because training stands still for several latencies of the link.
+// The rows of --log-steps. A row begins after its step, and ends when the costs of the step's
+// exchange are known. That is after the next step has begun. Ended rows wait until their losses are
+// summed over the ranks. This happens about once a second, or less often if it takes more than 10
+// ms, because it holds up training for several latencies of the link.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace dp {
 
 class StepRows {
  public:
-  // every: how many steps of the run have one row; 0: no step has one.
+  // every: the log has a row for each multiple of this many steps of the run; 0: no rows.
   StepRows(std::int64_t every, int ranks)
       : every_(static_cast<std::uint64_t>(every)), ranks_(ranks) {}
 
-  // Whether the log gets a row after that many steps of the run.
+  // Whether the log gets a row after this many steps of the run.
   [[nodiscard]] bool wants(std::uint64_t global_step) const {
     return every_ > 0 && global_step % every_ == 0;
   }
@@ -31,7 +31,7 @@ class StepRows {
   void end(const CommCost& comm);
   // Whether it is time to gather.
   [[nodiscard]] bool are_due() const { return rows_.size() + (begun_ ? 1 : 0) >= rows_at_once_; }
-  // Collective: the rows that have ended, with the losses of all ranks.
+  // Collective: returns the ended rows, with the losses of all ranks.
   [[nodiscard]] std::vector<StepRow> gather(Reducer& reducer);
 
  private:
@@ -40,9 +40,9 @@ class StepRows {
   std::optional<StepRow> begun_;
   LoopTimes begun_times_;
   std::vector<StepRow> rows_;
-  std::vector<double> sums_;  // this rank's loss and samples of each row
+  std::vector<double> sums_;  // this rank's loss and samples, by row
   std::size_t rows_at_once_ = 1;
-  double gathering_s_ = 0.0;  // what the last gathering took
+  double gathering_s_ = 0.0;  // duration of the last gathering
 };
 
 }  // namespace dp

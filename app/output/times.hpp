@@ -1,4 +1,4 @@
-// Where a rank's time went, in the terms of the run log. All times are in seconds unless named
+// The parts of a rank's time, in the terms of the run log. All times are in seconds unless named
 // otherwise.
 #pragma once
 
@@ -19,7 +19,7 @@ struct LoopTimes {
   double optimizer = 0;     // with clipping
   double other = 0;
   double statistics = 0;  // of exposed_comm, within forward and backward: statistics of all ranks
-  int steps = 0;          // of which these are the times
+  int steps = 0;          // number of steps that these times cover
 
   struct Part {
     const char* name;
@@ -40,9 +40,9 @@ struct LoopTimes {
     return sum;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
-  // These times as parts of whole_s seconds in which ranks exchanged for comm_s. Time that
-  // no part has measured belongs to `other`. So does the wait after the last bucket has arrived
-  // (threads wake up), so that exposed_comm never exceeds comm_s.
+  // These times as parts of whole_s seconds, in which ranks exchanged for comm_s. Time that no part
+  // has measured counts as `other`. This includes the wait after the last bucket has arrived, while
+  // threads wake up; so exposed_comm never exceeds comm_s.
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
     LoopTimes parts = *this;
     parts.exposed_comm = std::min(exposed_comm, comm_s);
@@ -59,7 +59,7 @@ struct LoopTimes {
   }
 };
 
-// Writes the columns that rows of steps, ranks and epochs have in common.
+// Writes the columns that rows of steps, ranks and epochs share.
 template <class Row>
 void set_costs(Row& row, const LoopTimes& loop, const CommCost& comm) {
   row.data_s = loop.data;

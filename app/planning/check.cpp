@@ -1,3 +1,7 @@
+// dptrain --check, in this order: compute two steps of a short run (measure), find errors that only
+// the real run would meet (check_run_setup), measure links and clocks, look at the disks. Then
+// rank 0 prints tables, notes and problems (check_run). Findings collects the problems; the first
+// one decides the exit code.
 #include "app/planning/check.hpp"
 
 #include <algorithm>
@@ -30,9 +34,9 @@
 namespace dp {
 namespace {
 
-// A step is measured with no more images than this, and its time multiplied.
+// A step is measured with at most this many images, and its time is scaled.
 constexpr std::int64_t kMostImages = 16;
-constexpr double kMostSeconds = 5.0;  // no further step is begun after them
+constexpr double kMostSeconds = 5.0;  // no further step begins after this time
 constexpr double kLateClock_s = 1.0;
 
 std::int64_t wall_clock_ns() {
@@ -50,7 +54,7 @@ struct RankFacts {
 
 struct Findings {
   std::vector<std::string> problems, notes;
-  std::string resume;  // where the run goes on; empty: it begins
+  std::string resume;  // the line about the checkpoint; empty: the run starts anew
   int exit_code = 0;
   void add(int code, const std::string& text) {
     if (exit_code == 0) exit_code = code;
@@ -58,8 +62,8 @@ struct Findings {
   }
 };
 
-// The options of a short run that trains nothing but computes a step as the real one would. It has
-// the exchange of the real one, so that what that refuses is found, but nothing is exchanged.
+// The options of a short run that trains nothing but computes a step as the real run would. It has
+// the real run's exchange, so that errors in its options are found, but it exchanges nothing.
 Options trial_options(const Options& options, int ranks) {
   Options trial = options;
   const std::int64_t batch =
@@ -80,7 +84,7 @@ Options trial_options(const Options& options, int ranks) {
 }
 
 // Collective: by rank, the seconds of a step with `images` on each rank. Measured with fewer images
-// and scaled; of two steps the second counts.
+// and scaled; the second of two steps counts.
 std::vector<double> measure_step(Run& run, double images) {
   const std::size_t ranks = run.plan.ranks;
   const std::size_t all = std::min(run.plan.global_batch, run.data.train->count());
@@ -101,8 +105,8 @@ struct Rehearsed {
   std::vector<std::string> layers;  // norms_of_single_values()
 };
 
-// What a run refuses that is not found by the short one. Collective. Rank 0 tells where a run would
-// go on.
+// Collective: finds errors of the real run that the short run does not meet, and the checkpoint
+// from which the real run would resume.
 void check_run_setup(const Options& options, Communicator& comm, const Rehearsed& run,
                      Findings& found) {
   try {
@@ -141,8 +145,8 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
   }
 }
 
-// Memory of a whole run: activations, and for each weight its value, gradient, the optimiser's
-// numbers, averages and the residual, what rounds keep, and a copy of what a checkpoint has.
+// Memory of a whole run: activations; for each weight its value, gradient, optimiser state,
+// averages and residual; what rounds keep; and a copy of the state for a checkpoint.
 double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double weights = static_cast<double>(run.replica->network().parameters().size());
   const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
@@ -156,10 +160,11 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
   // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
   const bool has_rounds = options.sync_every.has_rounds();
+  const bool has_delay = options.sync_delay > 0 || options.sync_every.is_auto();
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
   const double only_here =
       !has_rounds ? 0.0
-                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (options.sync_delay > 0 ? 2.0 : 0.0);
+                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (has_delay ? 2.0 : 0.0);
   const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
   const double accumulated =
       options.accumulate > 1 || options.batch_schedule.kind != BatchSchedule::Kind::fixed ? 1.0
@@ -173,8 +178,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
          input * static_cast<double>(images) + sizeof(float) * numbers * weights;
 }
 
-// A rank's part of a checkpoint. The short run has no rounds, which add the parameters that all
-// have in common, and the outer momentum.
+// A rank's part of a checkpoint. The short run has no rounds, which add the common parameters and
+// the outer momentum.
 double checkpoint_bytes(Run& run, const Options& options) {
   StateList state;
   run.replica->list_state(state);
@@ -246,7 +251,7 @@ struct Measured {
   double one_host_bytes_per_s = 0;
 };
 
-// Collective: the images of this rank in a step, and what it computes for.
+// Collective: the images of this rank in a step, and its computing time for them.
 void divide(Run& run, const Options& options, Measured& result) {
   const std::size_t ranks = run.plan.ranks;
   const auto rank = static_cast<std::size_t>(run.comm.rank());
@@ -297,7 +302,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
   }
-  // The communicator is the main thread's again, and waits are this program's.
+  // The main thread owns the communicator again, and names what it waits for.
   if (rehearsed.images > 0) {
     comm.set_activity("the search for a checkpoint");
     check_run_setup(options, comm, rehearsed, found);

@@ -1,8 +1,8 @@
-// dptrain --check: tries out, in seconds, what a run with the same options needs, and reports what
-// it finds: hosts, network, memory, disk, clocks and data. It does not rate codecs: see plan.hpp.
+// dptrain --check: tests in seconds what a run with the same options needs, and reports hosts,
+// network, memory, disk, clocks and data. It does not rate codecs: see plan.hpp.
 //
-// Nothing is trained and nothing is written, but for a file of no bytes in each output folder,
-// which is removed at once.
+// Nothing is trained. Nothing is written except an empty file in each output folder, which is
+// removed at once.
 #pragma once
 
 #include "app/options/options.hpp"
@@ -10,8 +10,8 @@
 
 namespace dp {
 
-// Collective. Returns the exit code: 0 if the run can start, otherwise that of the first thing that
-// is wrong. Programs and options were compared before.
+// Collective. Returns the exit code: 0 if the run can start, otherwise the code of the first
+// problem. Call it after programs and options have been compared.
 [[nodiscard]] int check_run(const Options& options, Communicator& comm);
 
 }  // namespace dp

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLeast_bytes = 100e6;
 
-// The folder, or the nearest one above it that is there, in which it will be made.
+// The folder, or the nearest existing one above it, in which it will be created.
 fs::path nearest(fs::path folder) {
   std::error_code code;
   while (!folder.empty() && !fs::exists(fs::symlink_status(folder, code))) {
@@ -41,7 +41,7 @@ DiskState describe_folder(const fs::path& folder, double needed_bytes) {
           free < std::max(needed_bytes, kLeast_bytes)};
 }
 
-// What this run's checkpoints will take, besides what is there of them already.
+// Disk space for this run's checkpoints, besides the files that exist already.
 DiskState describe_checkpoints(const Options& options, const CheckpointNeed& need) {
   const double parts =
       static_cast<double>(options.checkpoint_keep + 1) * static_cast<double>(need.ranks);
@@ -53,7 +53,7 @@ DiskState describe_checkpoints(const Options& options, const CheckpointNeed& nee
       if (!code) there += static_cast<double>(bytes);
     }
   } catch (const Error&) {
-    // The search for a checkpoint has said that the folder cannot be read.
+    // The search for a checkpoint has already reported that the folder cannot be read.
   }
   const double needed = std::max(0.0, parts * need.part_bytes - there);
   DiskState state = describe_folder(nearest(options.checkpoint), needed);

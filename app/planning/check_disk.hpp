@@ -8,7 +8,7 @@
 
 namespace dp {
 
-// What the ranks of one host write into its folder of checkpoints.
+// The files that the ranks of one host write into its folder of checkpoints.
 struct CheckpointNeed {
   double part_bytes = 0;  // of one rank's part; 0: not known
   std::size_t ranks = 1;
@@ -19,10 +19,10 @@ struct DiskState {
   bool is_bad = false;
 };
 
-// What a rank writes and where: only rank 0 writes logs, every rank its checkpoints. Folders of
-// checkpoints and events need not be there yet; nothing is made. Bad is what cannot be written, or
-// has too little room: for checkpoints one more than are kept, since an old one is removed when the
-// new one is there; for the others 100 MB.
+// Checks the places that a rank writes to: rank 0 alone writes logs, every rank its checkpoints.
+// Folders of checkpoints and events need not exist; none is created. A place is bad if it cannot be
+// written or has too little room. Checkpoints need room for one more than are kept, because an old
+// one is removed only after the new one exists; other files need 100 MB.
 [[nodiscard]] DiskState describe_disk(const Options& options, bool is_rank_0,
                                       const CheckpointNeed& need);
 

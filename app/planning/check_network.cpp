@@ -15,7 +15,7 @@ namespace {
 // Addresses of the interfaces that a host uses; zeros behind them.
 using Addresses = std::array<std::uint32_t, 8>;
 
-// By which interfaces this host sends to those of another one.
+// The interfaces by which this host sends to another host's addresses.
 std::string describe_routes(const Addresses& to) {
   std::vector<std::string> routes;
   for (const std::uint32_t address : to) {

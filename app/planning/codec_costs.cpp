@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are tried
+constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are measured
 constexpr std::size_t kPasses = 3;             // the median counts
 
 template <class F>
@@ -41,8 +41,8 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
-// The step at which a codec with `bits=` sends that many bits a value; 0: the codec's own choice.
-// bytes(step) says how many bytes the values take at a step.
+// The step at which a codec with `bits=` sends this many bits per value; 0: the codec's own choice.
+// bytes(step) is the number of bytes that the values take at a step.
 template <class F>
 float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
@@ -76,7 +76,7 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
   });
   std::vector<double> encode_s, decode_s;
   double bytes = 0.0;
-  // The first pass brings memory in.
+  // The first pass brings the memory in and is not counted.
   for (std::size_t pass = 0; pass <= kPasses; ++pass) {
     double encode = 0.0, decode = 0.0;
     bytes = 0.0;
@@ -99,7 +99,7 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
     decode_s.push_back(decode);
   }
   const double floats = static_cast<double>(values.size());
-  // A codec with `bits=` keeps to them in the mean over steps, whatever this gradient is.
+  // A codec with `bits=` keeps its bits in the mean over steps, whatever this gradient is.
   if (step > 0.0f) bytes = codec->spec().number("bits") / 8.0 * floats;
   return {.encode_s = median(encode_s) / floats,
           .decode_s = median(decode_s) / floats,
@@ -211,8 +211,8 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
   }
   const auto codec = make_codec(spec);
   std::vector<std::byte> payload(codec->max_payload_bytes(kPart));
-  // In the long run a residual lies anywhere between two codes. Then small gradients take bytes,
-  // too: what a step drops of them adds up.
+  // In the long run a residual lies anywhere between two codes. Small gradients then take bytes,
+  // too, because the parts that a step drops add up.
   std::vector<float> residual(samples.size());
   const CounterRng places(1, RandomStream::byte_shares);
   std::vector<double> bytes(parts);
@@ -224,8 +224,8 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
     for (std::size_t i = 0; i < residual.size(); ++i) {
       residual[i] = step * static_cast<float>(places.uniform(i) - 0.5);
     }
-    // What a payload begins with, which counts for less in a segment of usual size. Zeros have
-    // less.
+    // The head of a payload, which counts for less in a segment of the usual size. Zeros take fewer
+    // bytes than that.
     const double head = payload_bytes(std::vector<float>(kPart, step / 8), nullptr, step);
     for (std::size_t i = 0; i < parts; ++i) {
       float* const rest = spec.feedback ? residual.data() + kPart * i : nullptr;

@@ -1,3 +1,7 @@
+// dptrain --plan, in this order: rehearse a few steps of the run without an exchange, and measure
+// the codecs on its gradient; measure the network, unless rates= gives it (plan_run). Then, for
+// each number of ranks, batch and network, predict a step with every codec, topology and length of
+// rounds, and print the ranked table (print_plans). Rank 0 alone predicts and prints.
 #include "app/planning/plan.hpp"
 
 #include <fmt/format.h>
@@ -31,7 +35,7 @@
 namespace dp {
 namespace {
 
-// The line `rate:` is about auto's codec, whose small tensors have a codec of their own.
+// The codec of auto without its limits, for the line `rate:`. Small tensors have another codec.
 CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; }
 
 Options rehearsal_options(const Options& options) {
@@ -78,7 +82,7 @@ MeasuredNetwork measure(const Options& options, Communicator& comm) {
   return measured;
 }
 
-// The ranks that were started.
+// The network of the ranks that were started.
 Network as_measured(const MeasuredNetwork& measured) {
   const std::string rate = format_bit_rate(8 * measured.ring.bytes_per_s);
   const bool is_one_host = measured.ports.send_bytes_per_s.size() == 1;
@@ -117,7 +121,7 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
   std::vector<Network> networks;
   for (const BitRate& rate : options.plan.rates) {
     const double latency_s = 1e-3 * options.plan.delay_ms;
-    // Of a nominal rate, the headers of TCP over Ethernet take a part.
+    // The headers of TCP over Ethernet take a part of a nominal rate.
     const double bytes_per_s =
         rate.bit_per_s / 8 / (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
     networks.push_back(alike(
@@ -132,7 +136,10 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
 void set_rounds(const Options& options, std::size_t sync_every, StepChoice& choice) {
   if (sync_every == 1) return;
   choice.round_steps = static_cast<double>(sync_every);
-  choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
+  const double longest = choice.round_steps - 1;
+  choice.round_delay = options.sync_every.is_auto()
+                           ? longest
+                           : std::min(static_cast<double>(options.sync_delay), longest);
 }
 
 StepChoice choice_for(const Options& options, const Calibration& calibration,
@@ -159,7 +166,7 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   return choice;
 }
 
-// The bits per value that would hide behind backward, all buckets of matrices alike.
+// The bits per value that would hide behind backward, if all buckets of matrices had the same.
 std::string hidden_bits(const Calibration& calibration, const StepChoice& choice) {
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
@@ -192,7 +199,7 @@ struct TrainingImages {
   std::vector<std::string> layers;  // norms_of_single_values()
 };
 
-// Refuses what the run that was asked for would refuse, and warns as it would.
+// Throws or warns as the run with these options would.
 void report_single_values(const Options& options, const TrainingImages& images,
                           const Communicator& comm) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -207,7 +214,7 @@ void report_single_values(const Options& options, const TrainingImages& images,
   if (comm.rank() == 0) std::fprintf(stderr, "dptrain: %s\n", found->text.c_str());
 }
 
-// The same of a planned run with another number of ranks or images.
+// The same, as a note, for a planned run with another number of ranks or images.
 std::string note_single_values(const Options& options, const TrainingImages& images,
                                std::int64_t ranks, std::int64_t batch) {
   Options planned = options;
@@ -222,7 +229,7 @@ std::string note_single_values(const Options& options, const TrainingImages& ima
   return found ? found->text : std::string();
 }
 
-// "images of the ranks: 44 44 26 14", and who owns how much where links differ.
+// "images of the ranks: 44 44 26 14", and each rank's part of the buckets if links differ.
 std::string division_text(const std::vector<std::size_t>& images, const Network& network) {
   std::string text;
   if (!images.empty()) text += fmt::format("images of the ranks: {}\n", fmt::join(images, " "));
@@ -286,7 +293,7 @@ void print_plans(const Options& options, const Calibration& calibration, const S
         }
         rows.insert(rows.end(), chosen.begin(), chosen.end());
         rank_rows(rows);
-        // In rounds nothing hides.
+        // In rounds nothing hides behind backward.
         if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
           StepChoice choice =
               choice_for(options, calibration, network, "direct", rated_choice(), 1);
@@ -316,7 +323,7 @@ void plan_run(const Options& options, Communicator& comm) {
   }
   together(comm, kDptrainNames, [&] {
     static_cast<void>(left_out(options));
-    if (!options.plan.ranks.empty()) return;  // a weight for each rank of the run that is planned
+    if (!options.plan.ranks.empty()) return;  // --shares has a weight for each planned rank
     const auto ranks = static_cast<std::size_t>(comm.size());
     static_cast<void>(first_shares(
         options, static_cast<std::size_t>(options.global_batch_of(comm.size())), ranks, false));

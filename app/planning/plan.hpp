@@ -1,9 +1,9 @@
-// dptrain --plan: predicts how long a step takes with other codecs, topologies, numbers of ranks,
-// batches and links, and ranks them by time and bytes (plan_table.hpp).
+// dptrain --plan: predicts the time of a step with other codecs, topologies, numbers of ranks,
+// batches and links, and ranks the choices by time and bytes (plan_table.hpp).
 //
 // It computes a few steps of this run on the ranks that were started, measures the codecs on their
-// gradient and the links between hosts, and simulates the rest (prediction.hpp). Nothing is
-// trained, and nothing is written.
+// gradient and the links between hosts, and simulates the rest (prediction.hpp). Nothing is trained
+// and nothing is written.
 #pragma once
 
 #include "app/options/options.hpp"
@@ -11,7 +11,7 @@
 
 namespace dp {
 
-// Collective. Programs and options were compared before.
+// Collective. Call it after programs and options have been compared.
 void plan_run(const Options& options, Communicator& comm);
 
 }  // namespace dp

@@ -98,7 +98,7 @@ std::vector<std::size_t> planned_images(const Options& options, const Calibratio
     measurements.push_back({.compute_s = factor * computes_s[r % measured],
                             .most_images = parts * facts.most_images[r % measured]});
   }
-  // Turns that are cut short may leave out a machine.
+  // If the ranks end within a turn, some machines may be left out.
   std::map<std::size_t, std::size_t> numbers;
   for (std::size_t& machine : machines) {
     machine = numbers.try_emplace(machine, numbers.size()).first->second;

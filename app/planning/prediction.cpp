@@ -1,3 +1,8 @@
+// forecast_at() predicts a step at given bits. It puts together the computation of each rank,
+// scaled from rehearsed steps (times_of), the costs of codecs, interpolated between measured bits
+// (figures_at), and the ports of hosts, and simulates the exchange (simulate_steps). predict_step()
+// first finds the bits: for auto those that hide behind backward (hidden_budget), for other codecs
+// with bits= by the run's plan.
 #include "app/planning/prediction.hpp"
 
 #include <algorithm>
@@ -20,8 +25,9 @@
 namespace dp {
 namespace {
 
-// What a message and its bytes cost the reducer's thread beside the codec: calls of MPI, and copies
-// into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one direction.
+// Cost of a message and of its bytes in the reducer's thread, besides the codec: calls of MPI, and
+// copies into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one
+// direction.
 constexpr double kMessage_s = 20e-6;
 constexpr double kByte_s = 1e-9;
 
@@ -35,14 +41,14 @@ CodecFigures mean_of(const std::vector<CodecFigures>& all) {
   return mean;
 }
 
-// By what the rank's computation of a measured step is multiplied.
+// The factor for the rank's computation of a measured step.
 double factor_of(const StepChoice& choice, std::size_t rank) {
   if (choice.image_factors.empty()) return choice.batch_factor;
   const StepModel model = StepModel::guess(1.0, 1.0);
   return choice.batch_factor * (model.fixed_s + model.image_s * choice.image_factors[rank]);
 }
 
-// A rank's times for these buckets. Waiting for the batch does not grow with it.
+// A rank's times for these buckets. The update's time does not depend on the batch.
 ComputeTimes times_of(const std::vector<RehearsedStep>& measured, std::size_t rank,
                       const StepChoice& choice) {
   const RehearsedStep& step = measured[rank % measured.size()];
@@ -61,7 +67,7 @@ ComputeTimes times_of(const std::vector<RehearsedStep>& measured, std::size_t ra
   return times;
 }
 
-// What a codec with bits= costs is measured at these.
+// The costs of a codec with bits= are measured at these bits.
 constexpr std::array kMeasuredBits = {0.1, 0.4, 1.5, 6.0};
 
 bool has_bits(const CodecSpec& codec) {
@@ -75,14 +81,14 @@ const CodecFigures& measured(const Calibration& calibration, const CodecSpec& co
   return found->second;
 }
 
-// A codec's figures, and of one with bits= where it spends its bytes.
+// A codec's costs and, for a codec with bits=, the distribution of its bytes.
 struct RatedFigures {
   CodecFigures costs;
   ByteShares shares;
 };
 
-// What a codec with bits= costs at so many bits, and where it spends them: between two measured
-// numbers of bits, both follow the logarithm of the bits.
+// The costs of a codec with bits= at this many bits, and the distribution of its bytes. Both are
+// interpolated between two measured bits, over their logarithm.
 RatedFigures figures_at(const Calibration& calibration, const CodecSpec& codec, double bits) {
   RatedFigures figures;
   if (dense_bits_of(bits) != 0) {
@@ -107,7 +113,8 @@ RatedFigures figures_at(const Calibration& calibration, const CodecSpec& codec, 
   return figures;
 }
 
-// What a rank's port carries of its messages, of which those to ranks of its own host need none.
+// The rate at which a rank's port carries its messages. Messages to ranks of its own host do not
+// use the port.
 double goodput_of(const StepChoice& choice, std::size_t rank) {
   const auto ranks = static_cast<double>(choice.hosts.size());
   const auto here = static_cast<double>(std::ranges::count(choice.hosts, choice.hosts[rank]));
@@ -127,7 +134,7 @@ double wire_factor_of(const StepChoice& choice, std::size_t rank) {
   return topology.wire_factor(choice.hosts.size(), choice.hosts, rank);
 }
 
-// The choice of auto a few steps after the links have begun to carry so much.
+// Auto's choice a few steps after the links have begun to carry this budget.
 double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   DenseChoice choice;
   double bits = 0.0;
@@ -137,7 +144,7 @@ double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   return bits;
 }
 
-// The mean of the plan from `begin` to `end`, as shares of the run.
+// The mean of the planned bits from `begin` to `end`, as fractions of the run.
 double mean_planned_bits(double mean, double begin, double end) {
   constexpr int kPlaces = 8;
   double sum = 0.0;
@@ -147,8 +154,8 @@ double mean_planned_bits(double mean, double begin, double end) {
   return sum / kPlaces;
 }
 
-// Shares are relative to the mean of all matrices, while the bits are the mean of those that the
-// codec sends, which may be fewer (--compress-exclude): what the shares have to be multiplied with.
+// The factor that corrects byte shares. They are relative to the mean of all matrices, but the bits
+// are the mean of the matrices that the codec sends, which may be fewer (--compress-exclude).
 double correction_of(const Calibration& calibration, std::span<const Bucket> buckets, double bits) {
   double values = 0.0, shares = 0.0;
   for (const Bucket& bucket : buckets) {
@@ -162,10 +169,10 @@ double correction_of(const Calibration& calibration, std::span<const Bucket> buc
   return shares > 0.0 ? values / shares : 1.0;
 }
 
-// A step in which codecs with bits= send so many.
+// A step in which codecs with bits= send this many bits.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
-  // Codecs were measured while all ranks used the shared cores. The simulation slows an action down
-  // by itself when others run, so it starts from the time on a core that nobody else uses.
+  // Codecs were measured while all ranks used the shared cores. The simulation itself slows an
+  // action down while others run, so it starts from the time on a core that nobody else uses.
   const double crowd = calibration.shared_cores > 0.0
                            ? std::max(1.0, static_cast<double>(calibration.steps.front().size()) /
                                                calibration.shared_cores)
@@ -191,7 +198,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.window = choice.window;
   setup.buckets_in_flight = choice.buckets_in_flight;
   setup.exact = exact_costs(exact);
-  // Where ranks share a core, their threads share it, too. The codecs were measured like that.
+  // If ranks share a core, their threads share it, too. The codecs were measured like that.
   const double share = std::max(1.0, 1.0 / calibration.cores_per_rank);
   setup.message_bytes = LinkModel::kMessageBytes;
   setup.message_s = share * kMessage_s;
@@ -199,7 +206,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
   setup.shared_cores = calibration.shared_cores;
-  // The last steps, and of many ranks only few: each rank's step takes some ten milliseconds.
+  // The last steps; of many ranks only a few, because simulating a rank's step takes some ten
+  // milliseconds.
   constexpr std::size_t kMostRankSteps = 40;
   const std::size_t count =
       std::clamp<std::size_t>(kMostRankSteps / choice.hosts.size(), 1, calibration.steps.size());
@@ -222,7 +230,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   return forecast;
 }
 
-// What --throttle, which counts the headers of frames, too, leaves of the run's link.
+// The rate that --throttle leaves of the run's link. --throttle counts the headers of frames, too.
 double throttled_rate(const RunPlan& plan) {
   return std::min(plan.link.bytes_per_s, LinkModel::goodput(plan.options.throttle.bit_per_s));
 }
@@ -317,7 +325,7 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
         buckets[b].ready_s += times.ready_s[b] / count;
       }
     }
-    // In rounds an exchange has a share of the round's time, and the steps that it may be late.
+    // In rounds an exchange has a share of the round's time, and also the steps of its delay.
     const RateBudget own =
         hidden_rate({.buckets = buckets,
                      .backward_end_s = backward_end_s + choice.round_delay * step_s,
@@ -406,13 +414,14 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
     choice.ports = replica.sync().reducer().run(
         [&](Communicator& comm) { return measure_ports(comm, plan.link, choice.hosts); });
   } else {
-    // Each rank has a link of its own.
+    // With --throttle each rank has a link of its own.
     std::iota(choice.hosts.begin(), choice.hosts.end(), 0);
     choice.ports = NetworkPorts::alike(plan.ranks, throttled_rate(plan), plan.link.latency_s);
   }
   choice.window = reducer.window();
   choice.overlaps = plan.options.overlap;
-  // Where rounds begin later, the run begins with an exchange at every step, which is predicted.
+  // If rounds begin in a later epoch, the run begins with an exchange at every step, which is
+  // predicted.
   if (plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1) {
     choice.round_delay = static_cast<double>(plan.options.sync_delay);
     // The last round of an epoch may be shorter.

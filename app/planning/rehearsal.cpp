@@ -33,7 +33,7 @@ class KeptState {
     try {
       bring_back();
     } catch (const Error&) {
-      // A GPU has failed; what waits for it next throws.
+      // The GPU has failed; the next wait for it throws.
     }
   }
   KeptState(const KeptState&) = delete;
@@ -70,7 +70,7 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
-// `begin_s` is when the ranks began together: where they share cores, some get one late.
+// begin_s: when the ranks began together. If ranks share cores, some get one late.
 RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
                             std::uint64_t step, double begin_s) {
   using Marks = Replica::RehearsalMarks;

@@ -1,4 +1,4 @@
-// What this program is: for the log, and for the comparison of ranks before the first step.
+// Identifies this program, for the log and for the comparison of ranks before the first step.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace dp {
 // "Open MPI v4.1.4"
 [[nodiscard]] std::string mpi_version();
 
-// 16 hexadecimal digits that differ between two programs which were not built from the same sources
-// by the same compiler: from the linker's build id or, without it, from the bytes of the program.
+// 16 hexadecimal digits that differ between programs built from different sources or by different
+// compilers. They come from the linker's build id or, without one, from the program's bytes.
 [[nodiscard]] std::string build_id();
 
-// The processors that this program is for: "x86-64", "arm64" or "another architecture".
+// The processors that this program was built for: "x86-64", "arm64" or "another architecture".
 [[nodiscard]] std::string_view architecture();
 
 }  // namespace dp

@@ -75,8 +75,8 @@ double quota_of(const fs::path& folder, bool is_v2) {
   return quota > 0.0 && period > 0.0 ? quota / period : 0.0;
 }
 
-// The steps from the mounted folder down to the cgroup `path`. A container may see its own cgroup
-// as the root of the mount, and then `path` need not lie below it.
+// The path from the mounted folder down to the cgroup `path`. A container may see its own cgroup as
+// the root of the mount; `path` then need not lie below it.
 fs::path below_mount(const Mount& mount, const std::string& path) {
   const fs::path steps = fs::path(path).lexically_relative(mount.root);
   if (steps.empty() || steps == "." || *steps.begin() == "..") return {};
@@ -95,7 +95,7 @@ void visit(const fs::path& root, const Mount& mount, const std::string& path,
   }
 }
 
-// A file of /proc that holds words which end in a zero byte.
+// A file of /proc with words that end in a zero byte.
 bool has_variable(pid_t process, std::string_view name) {
   std::ifstream file("/proc/" + std::to_string(process) + "/environ", std::ios::binary);
   for (std::string word; std::getline(file, word, '\0');) {
@@ -123,8 +123,8 @@ std::string_view variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Whether mpirun's command line has a program that sets the mask of the one behind it. Such a
-// program takes the process over, so that nothing else is left of it.
+// Whether mpirun's command line has a program that sets the mask and then starts the next program.
+// It replaces itself by that program, so the command line is its only trace.
 bool has_started_a_binder() {
   const std::string command = fs::path(variable("OMPI_COMMAND")).filename().string();
   if (command == "taskset") return true;

@@ -1,5 +1,5 @@
-// How much of the host's processors this process may use, apart from its own affinity mask: the
-// CPU quota of its cgroups, and the cores that mpirun itself has.
+// Limits on the host's processors that this process may use, besides its own affinity mask: the CPU
+// quotas of its cgroups, and the cores of mpirun.
 #pragma once
 
 #include <sched.h>
@@ -14,26 +14,26 @@ namespace dp {
 
 struct CpuQuota {
   double cores = 0.0;  // seconds of processor time per second
-  // The cgroup that has it: device and inode. Processes with the same one share the quota.
+  // The cgroup that has it: device and inode. Processes in the same cgroup share the quota.
   std::array<std::uint64_t, 2> group = {};
 
   [[nodiscard]] int threads() const;  // rounded up
 };
 
-// The quotas of this process's cgroup and the cgroups around it, as far as they are mounted.
-// Processes of the host that have a group in common share its quota, whatever else limits each.
-// Reads version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). Below `root` lie proc and what
-// proc/self/mountinfo names.
+// The quotas of this process's cgroup and of the cgroups around it, as far as they are mounted.
+// Processes of the host that have a cgroup in common share its quota, whatever else limits each.
+// Reads cgroups version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). `root` contains proc and the
+// paths that proc/self/mountinfo names.
 [[nodiscard]] std::vector<CpuQuota> cpu_quotas(const std::filesystem::path& root = "/");
 
-// The smallest of them; nothing if there is none.
+// The smallest quota; nothing if there is none.
 [[nodiscard]] std::optional<CpuQuota> cpu_quota(const std::filesystem::path& root = "/");
 
-// The cores that this process may use: its affinity mask, but under mpirun the mask of mpirun (or
-// of its daemon on this host), because mpirun binds a rank to a single core if there are one or two
-// ranks. The mask counts all the same with --bind-to none, which leaves it alone, and where
-// something between mpirun and this program has set it: mpirun has started taskset or numactl, or a
-// script whose own mask is another one.
+// The cores that this process may use. Under mpirun these are the cores of mpirun (or of its daemon
+// on this host), because mpirun binds a rank to a single core if there are one or two ranks.
+// Otherwise they are the process's own affinity mask: without mpirun, with --bind-to none, and if
+// something between mpirun and this program has set the mask, such as taskset, numactl or a script
+// with another mask.
 [[nodiscard]] cpu_set_t allowed_cores();
 
 // The threads that this process can keep busy: one for each allowed core, within the quota.

@@ -1,11 +1,11 @@
-// Ends the process if a wait for its GPU does not end: the GPU stands still, and every call that
-// waits for it would wait for ever, those of destructors too.
+// Ends the process if a wait for its GPU does not end. Every call that waits for a hanging GPU
+// would wait for ever, including calls of destructors.
 //
-// A thread looks now and then which waits go on (kernels/device_waits.hpp). The operations of a
-// step are waited for five times as long as a silent rank (--comm-timeout): no step takes so long,
-// and the other ranks, which wait ten times as long for one that answers (comm/mpi/liveness.hpp),
-// have not given up yet. While the thread that answers waits itself, for a codec's kernels, the
-// others take this rank for silent, so such a wait gets half of the timeout.
+// A thread checks now and then which waits go on (kernels/device_waits.hpp). A step's operations
+// may take five times the timeout of a silent rank (--comm-timeout). No step takes that long, and
+// the other ranks, which wait ten timeouts for a rank that answers (comm/mpi/liveness.hpp), have
+// not given up by then. The thread that answers the other ranks may itself wait for a codec's
+// kernels. The others then take this rank for silent, so that wait gets only half of the timeout.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ struct DeviceWatchOptions {
   std::string program;         // begins the message
   std::string timeout_option;  // ends it
   double timeout_s = 60.0;
-  // Gets the message instead of the end of the process; for tests.
+  // If set, gets the message, and the process does not end; for tests.
   std::function<void(const std::string&)> on_end = {};
 };
 
@@ -32,7 +32,7 @@ class DeviceWatch {
  public:
   static constexpr double kPatience = 5.0, kPromptPatience = 0.5;  // timeouts
 
-  // It may outlive the device, so that the waits of the device's destructor are seen, too.
+  // It may outlive the device, so that it also watches the waits of the device's destructor.
   DeviceWatch(std::shared_ptr<DeviceWaits> waits, DeviceWatchOptions options);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;

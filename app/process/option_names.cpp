@@ -35,7 +35,7 @@ constexpr Row kDptrainRows[] = {
     {"trace", "--trace"},
     {"validation share", "--validation-share"},
 };
-// Codecs are words there, not values of an option.
+// In dpbench codecs are words, not values of an option.
 constexpr Row kDpbenchRows[] = {{"size of buckets", "--bucket-mb"},
                                 {"device", "--device"},
                                 {"model", "--model"},

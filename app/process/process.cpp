@@ -21,7 +21,7 @@ namespace dp {
 
 namespace {
 
-// Undoes what OpenMP does with this thread's affinity when it starts. True if there was something.
+// Undoes OpenMP's binding of this thread at its start. True if there was one.
 bool undo_binding_by_openmp() {
   const int places = omp_get_num_places();
   if (places == 0) return false;
@@ -95,8 +95,8 @@ std::vector<CpuQuota> smallest_quotas(const std::filesystem::path& root) {
   return quotas;
 }
 
-// A rank's part of the quota that limits it most: of its own cgroup, or of one around it that it
-// has in common with more ranks.
+// A rank's part of the quota that limits it most: the quota of its own cgroup, or of one around it
+// that it shares with more ranks.
 struct QuotaShare {
   CpuQuota quota;
   double cores = 0.0;  // of this rank
@@ -118,13 +118,13 @@ std::optional<QuotaShare> share_quotas(const std::vector<CpuQuota>& quotas,
   return least;
 }
 
-// A team of OpenMP has no more threads than its settings allow. oneDNN's kernels would wait for
-// ever for the others.
+// An OpenMP team has no more threads than its settings allow; oneDNN's kernels would wait for
+// further ones for ever.
 int most_openmp_threads() {
   return omp_get_max_active_levels() < 1 ? 1 : std::max(1, omp_get_thread_limit());
 }
 
-// What makes a rank's share smaller than its part of all cores; for the line `cores`.
+// The limits that make a rank's share smaller than its part of all cores, for the line `cores`.
 std::string limits_text(int cores, const std::optional<QuotaShare>& share, bool quota_counts,
                         int wanted_threads) {
   std::string text;

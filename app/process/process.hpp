@@ -1,5 +1,5 @@
-// What a rank sets up for its own process: waiting without spinning, its share of the host's cores,
-// and its output. Signals are handled in stop_notice.hpp.
+// A rank's set-up of its own process: waiting without spinning, its share of the host's cores, and
+// its output. Signals are handled in stop_notice.hpp.
 #pragma once
 
 #include <cstddef>
@@ -11,35 +11,36 @@
 namespace dp {
 
 // Restarts the program once with other settings of OpenMP, which reads them before main(). Must be
-// the first call in main but for open_standard_streams; returns if there is nothing to do.
+// the first call in main, except for open_standard_streams. Returns if there is nothing to do.
 //
-// GOMP_SPINCOUNT=20000, unless the user has set it or the like: by default, waiting threads spin
-// for some milliseconds and take the cores from other ranks, the loader and the reducer. Without
-// any spinning the many short loops of a small network wait for the kernel (ResNet-20 is 5 %
-// slower).
+// GOMP_SPINCOUNT=20000, unless the user has set it or an equivalent: by default, waiting threads
+// spin for some milliseconds and take the cores from other ranks, the loader and the reducer.
+// Without any spinning, the many short loops of a small network wait for the kernel (ResNet-20 is
+// 5 % slower).
 //
 // No OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY: with them OpenMP binds this thread to a
-// single core, and the threads of all ranks of a host to the same ones. Their cores become the
-// affinity mask, which take_cpu_share() shares out.
+// single core, and the threads of all ranks of a host to the same cores. The cores that they name
+// become the affinity mask, which take_cpu_share() shares out.
 void restart_with_openmp_settings(char** argv);
 
 struct CpuShare {
   int cores_on_host = 1;  // the cores that this process may use
   int ranks_on_host = 1;  // the ranks that share them
-  int threads = 1;        // as wanted, or the rank's share: cores / ranks on them, at least 1
+  int threads = 1;        // as requested, or the rank's share: cores / ranks on them, at least 1
   double cores_per_rank = 1.0;
   std::string cores;   // "0-1": where this rank may run from now on
-  std::string limits;  // "; the CPU quota is 1.5 cores": what counted beside the host's cores
+  std::string limits;  // "; the CPU quota is 1.5 cores": limits besides the host's cores
 };
 
 // Collective. Sets the affinity of the calling thread, and of threads that it starts, to the rank's
-// share of the host's cores, as far as this process may use them (allowed_cores). If there are more
-// ranks than cores, every rank may run on all of them. So may a rank that wants more threads than
-// its share; 0 wants as many as its share. Ranks that run under the same kernel and may use the
-// same cores share them, even if they seem to be on several hosts, such as containers or the hosts
-// of a lab. CPU quotas, rounded up to whole cores, are shared likewise and limit the threads: each
-// by the ranks in its cgroup. They are read below `root`, see cpu_quotas.
-// OMP_THREAD_LIMIT limits the threads in any case.
+// share of the host's cores that this process may use (allowed_cores). If there are more ranks than
+// cores, every rank may run on all of them. A rank that requests more threads than its share may,
+// too; 0 requests its share.
+//
+// Ranks under the same kernel that may use the same cores share them, even if they seem to be on
+// several hosts, such as containers or the hosts of a lab. CPU quotas, rounded up to whole cores,
+// limit the threads in the same way: each is divided by the ranks in its cgroup. Quotas are read
+// below `root`, see cpu_quotas. OMP_THREAD_LIMIT always limits the threads.
 [[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
                                       const std::filesystem::path& root = "/");
 
@@ -54,7 +55,7 @@ struct CpuShare {
 // The words with which the program was started, separated by spaces.
 [[nodiscard]] std::string command_line();
 
-// The most memory that this process has used so far.
+// Peak memory of this process so far.
 [[nodiscard]] std::size_t peak_memory_bytes();
 
 }  // namespace dp

@@ -22,7 +22,7 @@ std::atomic<bool> is_wanted = false, is_rank_0 = false;
 bool has_said_step = false;
 Clock::time_point said_step_at;
 
-// In one call, so that a mark is in one piece.
+// One call, so that a mark stays in one piece.
 void write_mark(const std::string& words) {
   const std::string mark =
       fmt::format("{}dptrun {} {}{}", kStatusBegin, words, mark_checksum(words), kStatusEnd);

@@ -1,16 +1,16 @@
-// Signs of life that a run gives to dptrun, which started it.
+// Signs of life that a run sends to dptrun, which started it.
 //
 // A mark is a few words between two control characters, "\x1e" "dptrun step 120 4a0c13f2" "\x1f",
 // somewhere in standard output. mpirun brings it from whatever host rank 0 is on, so its last word
-// is a checksum: dptrun obeys no mark that was damaged on the way. dptrun takes marks out, so
-// nobody sees them. They are written only if the environment has DPTRAIN_STATUS.
+// is a checksum: dptrun ignores a mark that was damaged on the way. dptrun removes the marks from
+// the output. They are written only if the environment has DPTRAIN_STATUS.
 //     alive       every second, from the start of the process, by rank 0
-//     plan N      the whole run has that many steps
-//     images N N ...  the images of each rank in a step, whenever they change; not of so many ranks
-//                 that it would be longer than kMostImagesText
-//     start N     training begins after so many steps: 0, or those of the checkpoint
-//     step N      so many steps are done; once a second at most, but the first one, and one of
-//                 which a checkpoint is written, at once
+//     plan N      the whole run has N steps
+//     images N N ...  the images of each rank in a step, whenever they change; omitted if the text
+//                 is longer than kMostImagesText
+//     start N     training begins after N steps: 0, or the checkpoint's step
+//     step N      N steps are done; at most once a second, but at once for the first step and for
+//                 a step of which a checkpoint is written
 //     end CODE    this rank ends with that exit code; any rank may be the first to say so
 #pragma once
 
@@ -44,8 +44,8 @@ class RunStatus {
   RunStatus(const RunStatus&) = delete;
   RunStatus& operator=(const RunStatus&) = delete;
 
-  // By rank 0; they do nothing on others, and nothing if nobody wants to know. One thread calls
-  // the first two.
+  // For rank 0; they do nothing on other ranks, and nothing without DPTRAIN_STATUS. One thread
+  // calls the first two.
   static void say_plan(std::uint64_t steps);
   static void say_images(const std::string& of_ranks);
   static void say_start(std::uint64_t steps);

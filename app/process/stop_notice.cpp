@@ -19,7 +19,7 @@
 namespace dp {
 namespace {
 
-// All that the handler may use: it must not allocate, lock or print through a library.
+// Everything that the handler uses: it must not allocate, lock or print through a library.
 constexpr std::size_t kMostPath = 500;
 struct Path {
   std::array<char, kMostPath> text = {};
@@ -40,7 +40,7 @@ std::atomic<bool> has_wish = false, is_over = false, speaks = false, is_on_termi
 std::atomic<int> holds = 0, pending_code = 0;
 std::atomic<int> line_stream = STDERR_FILENO;  // where the line goes
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
-std::array<struct sigaction, kSignals.size()> before;  // what they did
+std::array<struct sigaction, kSignals.size()> before;  // the signals' actions before
 
 static_assert(std::atomic<std::size_t>::is_always_lock_free);
 
@@ -127,8 +127,8 @@ void handle(int signal) {
   errno = error;
 }
 
-// mpirun sometimes loses what a rank writes just before it is killed. So if mpirun's own standard
-// error is a terminal or a pipe, the line goes there.
+// mpirun sometimes loses the last text of a rank that it kills. If mpirun's own standard error is a
+// terminal or a pipe, the line therefore goes there.
 int open_stream() {
   const int file = open_launchers_stream(STDERR_FILENO);
   struct stat status {};

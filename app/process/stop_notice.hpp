@@ -1,14 +1,14 @@
-// Ctrl-C (SIGINT), SIGTERM and SIGUSR1 ask the run to stop. The first signal is a wish: the run
+// Ctrl-C (SIGINT), SIGTERM and SIGUSR1 ask the run to stop. The first signal is a request: the run
 // ends after a step on which all ranks agree (GradientSyncOptions' stop wish, evaluation.hpp). The
-// second one ends the process at once with exit code 128 + the signal's number, as in a shell.
+// second one ends the process at once, with exit code 128 + the signal's number as in a shell.
 //
-// Before the first step nothing can be lost, so there the first signal ends the process at once,
-// with the exit code of a run that was stopped (ErrorKind::stopped).
+// Before the first step nothing can be lost. The first signal then ends the process at once, with
+// the exit code of a stopped run (ErrorKind::stopped).
 //
-// Rank 0 prints a line at every signal, which says how far the run has come and where its log and
-// its checkpoints are. The signal handler itself writes it, because mpirun, which passes a Ctrl-C
-// on as SIGTERM, kills its ranks a second later. All this costs nothing while no signal comes. A
-// process has one notice, since there is one handler.
+// Rank 0 prints a line at every signal: how far the run has come, and where its log and its
+// checkpoints are. The signal handler itself writes it, because mpirun, which passes a Ctrl-C on as
+// SIGTERM, kills its ranks a second later. Until a signal arrives, all this costs nothing. A
+// process has one notice, because it has one handler.
 #pragma once
 
 #include <atomic>
@@ -25,25 +25,25 @@ class StopNotice {
   StopNotice(const StopNotice&) = delete;
   StopNotice& operator=(const StopNotice&) = delete;
 
-  // This rank prints the lines.
+  // From now on this rank prints the lines.
   static void speak();
 
-  // The run's result is known and said: from now on the first signal does nothing, since mpirun
-  // sends one to ranks that end a little later than others.
+  // The run's result is known and reported. From now on the first signal does nothing, because
+  // mpirun sends one to ranks that end a little later than others.
   static void run_is_over();
 
   // Becomes true when a signal has asked this rank to stop.
   [[nodiscard]] static const std::atomic<bool>& wish();
 
-  // Set what the line says from now on. A path of 500 characters or more is cut.
+  // They set parts of the line. A path of 500 characters or more is cut.
   static void set_log(const std::string& path);
   static void set_checkpoints(const std::string& folder);
   // The run is in step `step` of `steps` of epoch `epoch` of `epochs`, all counted from 1.
   static void set_place(std::size_t epoch, std::size_t epochs, std::size_t step, std::size_t steps);
 
-  // While such an object exists, a signal that ends the process at once still prints its line, but
-  // the process only ends when the last object is destroyed, or with one more signal. For times in
-  // which a file is written.
+  // While a Hold exists, a signal that ends the process at once still prints its line, but the
+  // process ends only when the last Hold is destroyed, or at one more signal. For times when a file
+  // is written.
   class Hold {
    public:
     Hold();

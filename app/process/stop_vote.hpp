@@ -1,8 +1,8 @@
 // How ranks that exchange no gradients agree on the step after which they stop.
 //
-// Every 8 steps each rank gives its vote, and sees eight steps later how all have voted. In between
-// nobody waits, so ranks that train their own models may be so many steps apart. (Ranks that
-// exchange gradients agree by their messages' headers, comm/exchange/segment_exchange.hpp.)
+// Every 8 steps each rank gives its vote, and it sees the votes of all ranks 8 steps later. Nobody
+// waits in between, so ranks that train their own models may be 8 steps apart. (Ranks that exchange
+// gradients agree through their messages' headers, comm/exchange/segment_exchange.hpp.)
 #pragma once
 
 #include <mpi.h>
@@ -17,11 +17,11 @@ namespace dp {
 
 class StopVote {
  public:
-  // Collective, after every step, with the number of steps so far. True: all ranks stop now.
+  // Collective, after every step; steps: their number so far. True: all ranks stop now.
   [[nodiscard]] bool is_agreed(Communicator& comm, std::uint64_t steps, bool wish);
   // Collective: waits for the vote that is under way, if there is one.
   void finish(Communicator& comm);
-  // Whether is_agreed() has something to do after so many steps.
+  // Whether is_agreed() has work to do after this many steps.
   [[nodiscard]] static bool is_due(std::uint64_t steps) { return steps % kEvery == 0; }
 
  private:

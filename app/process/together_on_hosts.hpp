@@ -1,4 +1,4 @@
-// Errors of set-up that say on which host they are.
+// Errors of set-up that name their host.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace dp {
 
-// Does what together() does. If the run has several hosts, an error that is not one of usage also
+// Does what together() does. In a run on several hosts, an error that is not a usage error also
 // names its host.
 template <class F>
 void together_on_hosts(Communicator& comm, F f) {

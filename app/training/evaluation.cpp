@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// The weights are the averaged ones while it lives.
+// While it lives, the weights are the averaged ones.
 class AveragedWeights {
  public:
   explicit AveragedWeights(Replica& replica) : policy_(replica.policy()) {
@@ -23,7 +23,7 @@ class AveragedWeights {
     try {
       policy_.swap_evaluated();
     } catch (const Error&) {
-      // A GPU has failed; what waits for it next throws.
+      // The GPU has failed; the next wait for it throws.
     }
   }
   AveragedWeights(const AveragedWeights&) = delete;
@@ -62,8 +62,8 @@ std::vector<View> views_of(const Options& options) {
           view(-1, true, 0.125f), view(1, false, 0.125f), view(1, true, 0.125f)};
 }
 
-// Adds the loss and the hit of one image. The model chooses the class with the largest logit, the
-// first one of several.
+// Adds the loss of one image, and whether the model is right. It chooses the class with the largest
+// logit; of several, the first.
 void add_result(std::span<const float> logits, std::int32_t label, LossSums& sums) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   double all = 0;

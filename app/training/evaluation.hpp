@@ -10,24 +10,24 @@
 
 namespace dp {
 
-// Collective. The statistics for evaluation become the mean over ranks of the running statistics,
-// in which each rank counts by its share. Each rank's own statistics do not change.
+// Collective. Sets the statistics for evaluation to the mean of all ranks' running statistics,
+// weighted by the ranks' shares. Each rank's own statistics do not change.
 void average_statistics(Replica& replica, const Shares& shares);
 
-// Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
+// Collective. Uses the averaged weights, if the run has any, and the mean over ranks of the running
 // statistics.
 [[nodiscard]] EvaluationResult evaluate(Replica& replica, Loader& images, const Shares& shares);
 
 // Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
 // logits are averaged before the loss is computed and the class chosen.
-//     mirror   as it is and mirrored, with equal weights
-//     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
-//              by a pixel down and right, each as it is and mirrored. What comes in at
-//              the edges is what --augment on:fill= says
+//     mirror   the image and its mirror image, with equal weights
+//     shift    one half of the weight as in mirror; the other half is the image moved by a pixel up
+//              and left, and by a pixel down and right, each also mirrored. Pixels that come in at
+//              the edges are as --augment on:fill= says
 [[nodiscard]] EvaluationResult evaluate_augmented(const Options& options, Replica& replica,
                                                   Loader& images, const Shares& shares);
 
-// All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of
+// All tensors as evaluate() uses them. Not collective; the statistics are from the last call of
 // average_statistics() or evaluate().
 [[nodiscard]] WeightSet collect_evaluated_weights(Replica& replica);
 

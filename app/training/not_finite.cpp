@@ -39,7 +39,7 @@ std::string describe_not_finite(Replica& replica, const Communicator& comm,
       [&](Communicator& c) { return c.all_gather(std::uint64_t{verdict.first_not_finite}); });
   const auto is_bad = [](std::uint64_t place) { return place != kNowhere; };
   const auto first = std::ranges::find_if(places, is_bad);
-  // Each input was finite, and a sum was not.
+  // Every rank's input was finite, but a sum was not.
   if (first == places.end()) return "no rank alone, but in the sum of all";
   const auto rank = static_cast<std::size_t>(first - places.begin());
   std::string text = fmt::format("rank {}", rank);

@@ -1,4 +1,5 @@
-// Whose gradient was not finite, and where, for the message about a step that is skipped.
+// Names the rank and the tensor whose gradient was not finite, for the message about a skipped
+// step.
 #pragma once
 
 #include <string>
@@ -9,11 +10,11 @@
 namespace dp {
 
 // Collective, after an exchange. "rank 2 on host node3, first in layer1.0.conv1.weight": the lowest
-// such rank, and the first tensor in the order in which gradients are sent (the last layer's
-// first).
+// rank with such a gradient, and its first such tensor in the order in which gradients are sent
+// (the last layer's first).
 [[nodiscard]] std::string describe_not_finite(Replica& replica, const Communicator& comm,
                                               const StepVerdict& verdict);
-// The same of this rank's own gradient, which was not exchanged.
+// The same for this rank's own gradient, which was not exchanged.
 [[nodiscard]] std::string describe_own_not_finite(Replica& replica, const Communicator& comm);
 
 }  // namespace dp

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kEntry = "round_steps";
 
-// The choice of an earlier run for that epoch; after its last epoch, the last choice.
+// An earlier run's choice for this epoch; after its last epoch, its last choice.
 std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) {
   if (list.empty()) return std::nullopt;
   const std::vector<std::string> numbers = split_at_commas(list);
@@ -25,7 +25,7 @@ std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) 
 
 }  // namespace
 
-// The same on all ranks. One rank alone, and a codec's warm-up, measure nothing that counts.
+// The same on all ranks. One rank alone and a codec's warm-up measure nothing that counts.
 void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   if (!schedule_.is_auto()) return;
   const std::size_t before = std::max<std::size_t>(schedule_.steps, 1);
@@ -39,11 +39,11 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
     const auto ranks = static_cast<double>(plan_.ranks);
     const double count = ranks * static_cast<double>(last.steps);
     const EpochOfRounds measured = {
+        .steps = before,
         .compute_s = sums[0] / count,
         .backward_s = sums[1] / count,
         .exposed_s =
-            sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(last.exchanges, 1))),
-        .is_in_rounds = schedule_.has_rounds_in(epoch - 1)};
+            sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(last.exchanges, 1)))};
     steps = chosen_steps(measured, schedule_.most_steps);
     why = fmt::format(": an exchange kept training waiting for {}, and a step computes for {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
@@ -55,11 +55,12 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   take(chosen_.empty() ? std::to_string(steps) : fmt::format("{},{}", chosen_, steps));
   recorder_.record_round_steps(chosen_);
   if (steps == before) return;
-  recorder_.say(fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
-                            steps == 1 ? "step" : fmt::format("{} steps", steps), why));
+  recorder_.say(fmt::format(
+      "epoch {}: ranks exchange every {}{}", epoch + 1,
+      steps == 1 ? "step" : fmt::format("{} steps, behind the next {}", steps, steps - 1), why));
 }
 
-// The last of the numbers counts, and rounds begin with the first one that is not 1.
+// The last number counts. Rounds begin with the first number that is not 1.
 void RoundPlan::take(std::string steps) {
   if (steps.empty()) return;
   chosen_ = std::move(steps);

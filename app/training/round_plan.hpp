@@ -1,5 +1,5 @@
-// The steps between two exchanges in each epoch (--sync-every): as the option says; with auto as
-// chosen from what the epoch before has measured, or as in an earlier run.
+// The steps between two exchanges in each epoch (--sync-every): as the option says; with auto, as
+// chosen from the measurements of the epoch before, or as in an earlier run.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@ class RoundPlan {
   RoundPlan(const RunPlan& plan, Replica& replica, Recorder& recorder)
       : plan_(plan), replica_(replica), recorder_(recorder), schedule_(plan.rounds) {}
 
-  // The steps of a round in that epoch; 0: gradients are exchanged at every step.
+  // The steps of a round in this epoch; 0: gradients are exchanged at every step.
   [[nodiscard]] std::size_t steps_in(std::size_t epoch) const {
     return schedule_.has_rounds_in(epoch) ? schedule_.steps : 0;
   }
-  // Collective, before an epoch that does not go on in its middle. `last`: what this rank has
-  // measured in the epoch before.
+  // Collective, before an epoch that is not resumed in its middle. last: this rank's measurements
+  // of the epoch before.
   void choose(std::size_t epoch, const EpochTally& last);
 
-  // A checkpoint has the choices of all epochs so far.
+  // A checkpoint stores the choices of all epochs so far.
   void save(CheckpointHead& head) const;
   void restore(const CheckpointHead& head);
 

@@ -21,18 +21,19 @@
 namespace dp {
 namespace {
 
-// Steps between two decisions; machines that are very uneven show it sooner, and after kCalm
-// intervals without a change decisions are rarer. The first steps after a change are not counted:
-// they were divided as before, or make the plans of new sizes. A GPU's times are known a step
-// later.
+// The steps between two decisions. Very uneven machines show it sooner, so the first interval is
+// shorter. After kCalm intervals without a change, decisions are rarer. The first steps after a
+// change do not count: they were divided as before, or make the plans of new sizes. A GPU's times
+// are known a step later.
 constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kCalmInterval = 16, kUncounted = 3;
 constexpr std::size_t kCalm = 4;
-// Of the memory that is free once the run is set up, for the activations of larger shares.
+// The fraction of the memory that is free after set-up, which the activations of larger shares may
+// use.
 constexpr double kMemoryShare = 0.7;
 
 constexpr const char* kSharesEntry = "shares";
 
-// The mean of the middle half: a step that something else has held up does not count.
+// The mean of the middle half: a step that something else has delayed does not count.
 double middle_mean(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t cut = values.size() / 4;
@@ -41,7 +42,7 @@ double middle_mean(std::vector<double> values) {
   return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
 }
 
-// The number of each rank's machine, on all ranks: the processors of a host, or a GPU.
+// The number of each rank's machine, by rank: a host's processors, or a GPU.
 std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
   const int gpu =
       device.kind() == DeviceKind::cuda ? comm.local_rank() % std::max(count_gpus(), 1) : -1;
@@ -55,7 +56,7 @@ std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
   return machines;
 }
 
-// The images of one part for which a rank has memory.
+// The images of one part that this rank has memory for.
 std::size_t images_in_memory(Run& run) {
   net::Network& network = run.replica->network();
   const std::size_t one = network.planned_bytes(1);
@@ -72,7 +73,7 @@ std::size_t images_in_memory(Run& run) {
 
 Shares shares_of(const std::vector<std::uint64_t>& images) {
   const auto [least, most] = std::ranges::minmax(images);
-  if (most - least <= 1) return {};  // what even shares are, too
+  if (most - least <= 1) return {};  // no more uneven than even shares
   return Shares(images);
 }
 
@@ -90,7 +91,7 @@ ShareFacts gather_share_facts(Run& run) {
   return facts;
 }
 
-// A GPU whose layers gather values of all ranks must have the plans of all sizes before the first
+// A GPU whose layers gather values of all ranks must make the plans of all sizes before the first
 // step (Replica::prepare).
 SharePlan::SharePlan(Run& run)
     : run_(run),
@@ -115,7 +116,7 @@ SharePlan::SharePlan(Run& run)
   begin_interval(0);
 }
 
-// With --sync-bn layers wait for all ranks, so that no step can be rehearsed.
+// With --sync-bn layers wait for all ranks, so steps cannot be rehearsed.
 bool SharePlan::can_begin() const {
   return measures_ && !run_.checkpoint.resume && !run_.plan.options.sync_bn &&
          run_.plan.schedule.epochs > 0;
@@ -289,7 +290,7 @@ void SharePlan::restore(const CheckpointHead& head, std::uint64_t steps) {
     if (weights.size() != run_.plan.ranks) return std::nullopt;
     return Shares(std::move(weights));
   };
-  // Weights that the option gives are the run's already.
+  // Weights given with the option are the run's already.
   if ((measures_ || !replayed_.empty()) && head.has(kSharesEntry)) {
     if (const auto shares = parse(head.get(kSharesEntry))) set(*shares);
     if (head.has("shares_next")) {

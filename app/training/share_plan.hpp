@@ -1,8 +1,8 @@
-// The shares of the ranks while a run goes on (--shares): as the option says; with auto as chosen
-// from measured steps (shares/share_control.hpp), or as in an earlier run (--autotune LOG).
+// The shares of the ranks during a run (--shares): as the option says; with auto, as chosen from
+// measured steps (shares/share_control.hpp), or as in an earlier run (--autotune LOG).
 //
-// Rank 0 decides after an interval of steps, and all ranks change together: a decision after step s
-// holds from step s + 2 on, because the batch of step s + 1 may be loaded by then.
+// Rank 0 decides after an interval of steps, and all ranks change together. A decision after step s
+// takes effect in step s + 2, because the batch of step s + 1 may be loaded by then.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace dp {
 struct ShareFacts {
   // Equal for ranks that compute on the processors of one host, or on one GPU; from 0.
   std::vector<std::size_t> machines;
-  std::vector<std::size_t> most_images;  // of one part of a step, for which the rank has memory
+  std::vector<std::size_t> most_images;  // of one part of a step, that the rank has memory for
 
   [[nodiscard]] bool is_one_machine() const;
 };
@@ -39,39 +39,39 @@ class SharePlan {
   // Collective. `run` outlives this object.
   explicit SharePlan(Run& run);
 
-  // Whether the run begins, and its first shares may follow from rehearsed steps. The same on all
-  // ranks.
+  // Whether the first shares may follow from rehearsed steps, which needs a run that begins. The
+  // same on all ranks.
   [[nodiscard]] bool can_begin() const;
-  // Collective, before the first step: what a rehearsed step of each rank has computed for, with
-  // the shares so far.
+  // Collective, before the first step. compute_s: by rank, the computing time of a rehearsed step
+  // with the shares so far.
   void begin(std::span<const double> compute_s);
-  // When a run begins that has not gone on from a checkpoint.
+  // Call it when a run begins that was not resumed.
   void record_first();
 
-  // By rank, in a step of that many.
+  // By rank, the images in a step with this global batch.
   [[nodiscard]] std::vector<std::size_t> images_of(std::size_t global_batch) const;
   // "44 44 26 14"
   [[nodiscard]] std::string images_text(std::size_t global_batch) const;
 
-  // Of the batches that are loaded from now on.
+  // The shares of the batches that are loaded from now on.
   [[nodiscard]] const Shares& now() const { return shares_; }
 
-  // Before the batch of that step (of the run, from 0) is loaded, when the loader may have the
-  // memory of the batch before it back.
+  // Call it before the batch of this step (of the run, from 0) is loaded, when the loader may reuse
+  // the memory of the batch before.
   void before_load(std::uint64_t step);
-  // Whether end_step() needs the times of that many steps at once.
+  // Whether end_step() after this many steps needs the steps' times at once.
   [[nodiscard]] bool is_due(std::uint64_t steps) const;
-  // Collective, after each step, when `steps` of the run are done. times: of the steps that became
+  // Collective, after each step. steps: done so far in the run. times: of the steps that became
   // known. global_batch: of the next step.
   void end_step(std::uint64_t steps, const LoopTimes& times, std::size_t global_batch);
 
-  // A checkpoint has the shares. One of another number of ranks leaves even ones.
+  // A checkpoint stores the shares. A checkpoint of another number of ranks gives even ones.
   void save(CheckpointHead& head) const;
   void restore(const CheckpointHead& head, std::uint64_t steps);
 
  private:
   struct Change {
-    std::uint64_t step;  // the first one that is divided so
+    std::uint64_t step;  // the first one that is divided this way
     Shares shares;
   };
 
@@ -79,15 +79,15 @@ class SharePlan {
   [[nodiscard]] std::vector<ShareRow> rows_of(const Change& change, std::size_t global_batch) const;
   void begin_interval(std::uint64_t steps);
   void decide(std::uint64_t steps, std::size_t global_batch);
-  // Collective. choose: on rank 0, from the measurements of all ranks; nothing: shares stay. Its
-  // choice, on all ranks.
+  // Collective. choose: called on rank 0 with the measurements of all ranks; nothing: shares stay.
+  // Returns its choice on all ranks.
   using Choose = std::function<std::optional<std::vector<std::size_t>>(
       std::span<const ShareMeasurement> of_ranks)>;
   [[nodiscard]] std::optional<Shares> agree(const ShareMeasurement& mine, const Choose& choose);
   [[nodiscard]] ShareMeasurement measured() const;
 
   Run& run_;
-  bool is_auto_, measures_ = false;  // auto also repeats, and leaves a single machine alone
+  bool is_auto_, measures_ = false;  // auto measures, except in a repeated run or on one machine
   Shares shares_;
   std::optional<Change> next_;
   std::vector<Change> replayed_;  // of an earlier run, in order
@@ -97,7 +97,7 @@ class SharePlan {
   std::uint64_t interval_end_ = 0;          // in steps of the run; 0: nothing is measured
   std::uint64_t interval_begin_ = 0;        // steps before it are not counted
   std::size_t quiet_ = 0;                   // intervals without a change
-  std::size_t most_images_ = 0;             // for which this rank has memory
+  std::size_t most_images_ = 0;             // that this rank has memory for
   std::vector<double> compute_s_, step_s_;  // of the interval's steps
 };
 

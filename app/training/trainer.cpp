@@ -1,3 +1,5 @@
+// The training loop, in this order: run() with its epochs; a step; the work between epochs;
+// stopping on request. trainer_checkpoints.cpp has the functions of checkpoints.
 #include "app/training/trainer.hpp"
 
 #include <cmath>
@@ -103,12 +105,12 @@ void Trainer::train_epoch(std::size_t epoch) {
     StopNotice::set_place(epoch + 1, run_.plan.schedule.epochs, s + 1, loader.steps());
     step();
     if (must_stop_) return;
-    // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
+    // The checkpoint at the end of an epoch comes after the epoch's evaluation.
     if (s + 1 < loader.steps()) checkpoint_if_due(false);
   }
 }
 
-// The size of this epoch's steps; a schedule may change it.
+// Sets the size of this epoch's steps, which a schedule may change.
 void Trainer::plan_batch(std::size_t epoch) {
   const std::size_t before = batch_;
   batch_ = run_.plan.batches.batch_of(epoch, run_.plan.global_batch, first_loss_, last_loss_);
@@ -128,7 +130,7 @@ void Trainer::plan_batch(std::size_t epoch) {
       run_.plan.rate_factor(growth), why));
 }
 
-// What a dynamic schedule reads: the mean loss of the epoch over all ranks.
+// The mean loss of the epoch over all ranks, for a dynamic schedule of batches.
 void Trainer::note_loss(std::size_t epoch) {
   if (run_.plan.batches.kind != BatchSchedule::Kind::dynamic) return;
   const LossSums& mine = tally_.loss;
@@ -145,7 +147,7 @@ void Trainer::step() {
   const StepPlace place = place_of_step();
   replica_.policy().plan_step(place);
   // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
-  // thread while backward still computes; in await_sums() this thread may have to wait for it.
+  // thread while backward still runs. await_sums() may have to wait for the exchange.
   double data_s = 0;
   const std::size_t parts = run_.train_loader->parts();
   for (std::size_t part = 0; part < parts; ++part) {
@@ -169,8 +171,8 @@ void Trainer::step() {
   must_stop_ = replica_.policy().agree_on_stop(global_step_, result.stop);
 }
 
-// Takes the batch of this step, or the next part of it. Returns how long the loop has waited for
-// it: 0 if it was loaded ahead.
+// Takes the batch of this step, or its next part. Returns how long the loop has waited: 0 if the
+// batch was loaded ahead.
 double Trainer::take_batch(bool is_first_part) {
   const double waited_s = is_loaded_ ? 0.0 : load_next();
   is_loaded_ = false;
@@ -178,15 +180,15 @@ double Trainer::take_batch(bool is_first_part) {
   return waited_s;
 }
 
-// Loads the next batch during this exchange, if it is ready.
+// Loads the next batch during this exchange, if the loader has it ready.
 void Trainer::load_ahead(bool is_last_part, bool is_last_step) {
   replica_.await_loaded();
   if (is_last_part) shares_.before_load(global_step_ + 1);
   if (!(is_last_part && is_last_step) && run_.train_loader->is_ready()) load_next();
 }
 
-// Where this step begins (offset 0) or ends (1), in steps of the first epoch's length. Exactly the
-// number of the step if all epochs have as many.
+// The beginning (offset 0) or end (1) of this step, in steps of the first epoch's length. It is
+// exactly the step's number if all epochs have the same length.
 double Trainer::place_in_run(std::size_t offset) const {
   const auto per_epoch = static_cast<double>(run_.plan.schedule.steps_per_epoch);
   return static_cast<double>(tally_.epoch) * per_epoch +
@@ -202,13 +204,13 @@ StepPlace Trainer::place_of_step() const {
           .progress = place_in_run(1) / all_steps()};
 }
 
-// What a batch of another size than the first one's makes of the rate.
+// Learning-rate factor for the current batch size.
 double Trainer::batch_factor() const {
   return run_.plan.rate_factor(static_cast<double>(batch_) /
                                static_cast<double>(run_.plan.global_batch));
 }
 
-// The rate of the running step.
+// Learning rate of the running step.
 double Trainer::learning_rate() const {
   return net::learning_rate_at(run_.plan.schedule, place_in_run(0)) * batch_factor();
 }
@@ -218,8 +220,9 @@ double Trainer::all_steps() const {
          static_cast<double>(run_.plan.schedule.epochs);
 }
 
-// Whether the parameters are updated. A gradient that is not finite would spoil them, so its step
-// is skipped. All ranks have the same sums and so the same verdict.
+// Whether to update the parameters. A gradient that is not finite would spoil them, so its step is
+// skipped. With an exchange at every step, all ranks have the same sums and so the same verdict.
+// Otherwise each rank judges its own gradient.
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
   tally_.learning_rate = learning_rate();
@@ -245,7 +248,7 @@ bool Trainer::judge(const StepVerdict& verdict) {
   throw AgreedError(ErrorKind::data, message);
 }
 
-// After an exchange that is lost all ranks have gone back to where it began.
+// After a lost exchange all ranks have gone back to the parameters of its beginning.
 void Trainer::note_exchanges(const SyncResult& result) {
   tally_.has_exchanged = result.has_exchanged;
   if (run_.plan.exchanges()) tally_.exchanges += result.exchanges;
@@ -266,11 +269,11 @@ void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
   RunStatus::say_step(global_step_);
-  // Between two exchanges they may differ.
+  // Between two exchanges the replicas may differ.
   if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
     check_replicas();
   }
-  // A row of the log needs the times of its own step, and a trace those of its last step.
+  // A row of the log needs the times of its own step, a trace the times of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace ||
@@ -302,7 +305,8 @@ double Trainer::load_next() {
 
 // ---- between epochs -----------------------------------------------------------------------------
 
-// Images that some rank could not decode and replaced. Each is told once by every rank that met it.
+// Reports images that some rank could not decode and replaced. A rank notes each of its images
+// once.
 void Trainer::tell_bad_images() {
   if (!run_.data.train->may_have_notes()) return;
   std::string mine;
@@ -320,7 +324,7 @@ void Trainer::tell_bad_images() {
 }
 
 void Trainer::check_replicas() {
-  // Without an exchange they differ.
+  // Without an exchange the replicas differ.
   if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
   StateList state;
   replica_.list_state(state);
@@ -329,7 +333,7 @@ void Trainer::check_replicas() {
   });
 }
 
-// Rank 0's weights are everybody's.
+// All ranks have the same weights to export; rank 0 writes them.
 void Trainer::export_weights(const EvaluationResult& result) {
   WeightSet weights = collect_evaluated_weights(replica_);
   weights.epoch = static_cast<std::int64_t>(tally_.epoch);
@@ -345,7 +349,7 @@ void Trainer::export_weights(const EvaluationResult& result) {
 }
 
 void Trainer::write_trace() {
-  // A trace that cannot be written is tried once more at the end of the run.
+  // If the trace cannot be written, the end of the run tries once more.
   const RunTrace::Report report = run_.trace->write(replica_.sync().reducer());
   if (!report.text.empty()) recorder_.say(report.text);
   if (report.failure.empty()) {
@@ -358,7 +362,7 @@ void Trainer::write_trace() {
 
 // ---- stopping on request ------------------------------------------------------------------------
 
-// Between two steps or two epochs, on all ranks at the same place.
+// Called between two steps or two epochs, at the same place on all ranks.
 void Trainer::stop() {
   const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
   if (is_in_epoch && options_.export_file != "none") {

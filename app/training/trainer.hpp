@@ -1,11 +1,11 @@
 // The training loop of one rank: epochs of steps, each followed by a check of the replicas and an
 // evaluation.
 //
-// Read step() in trainer.cpp first: train, judge, record. Replica::compute() is where forward and
-// backward are called (net/network.hpp), Replica::update() where the optimiser is
-// (net/optimizer.hpp); in between, Replica::await_sums() waits for the sums of all ranks
-// (comm/gradient_sync.hpp). When ranks exchange is the policy's matter (sync_policy.hpp). What is
-// needed before the first step is made in run_setup.cpp.
+// Read step() in trainer.cpp first: train, judge, record. Replica::compute() calls forward and
+// backward (net/network.hpp), and Replica::update() the optimiser (net/optimizer.hpp). In between,
+// Replica::await_sums() waits for the sums of all ranks (comm/gradient_sync.hpp). The policy
+// decides when ranks exchange (sync_policy.hpp). run_setup.cpp makes everything that is needed
+// before the first step.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class Trainer {
   [[nodiscard]] std::string run(
       const std::function<void(Run&, SharePlan&)>& before_first_step = {});
 
-  // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
+  // Between steps: lists all state that a resumed run needs (kernels/base/state.hpp).
   void list_state(StateVisitor& visitor);
 
  private:
@@ -93,10 +93,10 @@ class Trainer {
   SharePlan shares_;
 
   std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
-  bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session
+  bool is_resumed_in_epoch_ = false;          // the next epoch was begun in an earlier session
   bool is_between_epochs_ = true;
   std::optional<double> rate_before_;  // the learning rate of the checkpoint, to be reported
-  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch, told in the next one
+  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch; counted in the next one
   LapClock epoch_clock_;
 
   std::uint64_t global_step_ = 0;
@@ -104,7 +104,7 @@ class Trainer {
   bool must_stop_ = false;                 // all ranks have agreed on it after the last step
   std::size_t batch_ = 0;                  // global, of the running epoch
   double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
-  // The batch that was taken from the loader and is not computed yet.
+  // The batch that was taken from the loader and is not yet computed.
   bool is_loaded_ = false;
   std::size_t loaded_global_samples_ = 0;
   EpochTally tally_;  // of the running epoch

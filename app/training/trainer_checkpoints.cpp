@@ -1,4 +1,4 @@
-// How the training loop writes checkpoints and goes on from one.
+// How the training loop writes checkpoints and resumes from one.
 #include <fmt/ranges.h>
 
 #include <utility>
@@ -41,7 +41,7 @@ void Trainer::begin_checkpoints() {
                                                std::move(checkpoints));
 }
 
-// Returns the epoch to begin with, or to go on with.
+// Returns the epoch to begin with, or to continue.
 std::size_t Trainer::resume() {
   if (!run_.checkpoint.resume) {
     if (options_.resume) {
@@ -53,8 +53,8 @@ std::size_t Trainer::resume() {
   const ResumePoint& point = *run_.checkpoint.resume;
   const std::size_t epoch = point.epoch();
   rounds_.restore(point.head);
-  // Codecs depend on the epoch, and what they keep on the codec.
-  constexpr double kAnyRate = 1.0;  // the state that follows has what depends on it
+  // Codecs depend on the epoch, and their state on the codec.
+  constexpr double kAnyRate = 1.0;  // the state that follows restores what depends on it
   replica_.begin_epoch(epoch, kAnyRate, rounds_.steps_in(epoch));
   StateList state;
   list_state(state);
@@ -87,7 +87,7 @@ std::size_t Trainer::resume() {
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
 }
 
-// With more epochs than before, a schedule that falls begins again higher up.
+// With more epochs than before, a falling schedule restarts at a higher rate.
 void Trainer::tell_learning_rate() {
   if (!rate_before_) return;
   recorder_.say(fmt::format(
@@ -97,8 +97,8 @@ void Trainer::tell_learning_rate() {
   rate_before_.reset();
 }
 
-// Not while an exchange is under way, which such a question would wait for: it is asked again after
-// the step in which the sum is applied.
+// Not while an exchange is under way, because the question to the other ranks would wait for it. It
+// is asked again after the step in which the sum is applied.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
   if (!checkpoints_ || replica_.policy().is_under_way()) return;
   const bool asks = checkpoints_->asks_at(global_step_);

@@ -43,7 +43,7 @@ std::vector<std::pair<std::string, CodecSpec>> tensor_codecs(const dptrain_comm_
   return codecs;
 }
 
-// A factor of a running mean.
+// Checks the factor of a running mean.
 void check_factor(std::string_view name, double value) {
   if (value >= 0.0 && value < 1.0) return;
   throw_error(ErrorKind::usage, "{} must be 0 or more and below 1, and is {}", name, value);
@@ -65,7 +65,7 @@ void check_optimizer(const dptrain_comm_options& given) {
   }
 }
 
-// The codec that suits the optimiser, and what it would do with a gradient.
+// Adapts the codec to the optimiser, and sets momentum or Adam's parameters.
 void set_optimizer(const dptrain_comm_options& given, GradientSyncOptions& options) {
   switch (given.optimizer) {
     case DPTRAIN_COMM_SGD:

@@ -1,4 +1,4 @@
-// The arguments of the C interface's callers, in the library's types.
+// Converts the arguments of the C interface's callers to the library's types.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace dp::capi {
 
-// Throws Error(usage) with that sentence if it does not hold.
+// Throws Error(usage) with that sentence if `holds` is false.
 void require(bool holds, std::string_view sentence);
 
-// A struct of a caller that may be older or newer than this library: what it does not have keeps
-// its default.
+// Reads a struct of a caller that may be compiled with an older or newer header: missing fields get
+// their defaults.
 template <class Struct>
 [[nodiscard]] Struct read_struct(const Struct& given, Struct defaults) {
   require(given.struct_bytes >= sizeof given.struct_bytes && given.struct_bytes % 8 == 0,
@@ -30,7 +30,7 @@ template <class Struct>
 
 [[nodiscard]] dptrain_comm_options default_options();
 
-// The slots' places in the flat gradient, which has one-dimensional tensors at its end.
+// The slots' places in the flat gradient, in which one-dimensional tensors come last.
 struct Layout {
   std::vector<TensorSlot> tensors;
   std::vector<std::size_t> tensor_of_slot;
@@ -43,7 +43,7 @@ struct Layout {
 // Throws Error(usage) for a wrong option.
 void check(const dptrain_comm_options& given);
 
-// Collective: measures the link, unless it is given. For options that are right.
+// Collective: measures the link, unless it is given. `given` must have passed check().
 [[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
                                                Communicator& comm);
 

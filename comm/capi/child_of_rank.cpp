@@ -30,11 +30,11 @@ std::string variable(const char* name) {
 
 std::string job() { return variable("PMIX_NAMESPACE"); }
 
-// The number in front of a colon.
+// The number before the first colon.
 int number(std::string_view text) { return whole_number(text.substr(0, text.find(':'))); }
 
-// A claim is a socket of the host whose name is the identity. The kernel frees the name when the
-// process ends, however it ends.
+// A claim is a local socket whose name is the identity. The kernel frees the name when the process
+// ends, for whatever reason.
 int claim = -1;  // the socket
 
 struct SocketName {
@@ -54,13 +54,13 @@ SocketName name_of(std::string_view identity) {
 
 int open_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-// The process of this user that listens at the name; 0 if there is none, or if it is in a container
-// with other process numbers: mpirun may make the same identity there.
+// The process of this user that listens at the name; 0 if there is none, or if it runs in a
+// container with separate process numbers, in which mpirun may create the same identity.
 int process_at(const SocketName& name) {
   const int asking = open_socket();
   if (asking < 0) return 0;
   ucred holder = {};
-  constexpr int kTries = 100;  // it may not listen yet
+  constexpr int kTries = 100;  // it may not be listening yet
   for (int i = 0; i < kTries; ++i) {
     if (::connect(asking, reinterpret_cast<const sockaddr*>(&name.address), name.bytes) == 0) {
       socklen_t size = sizeof holder;
@@ -107,7 +107,7 @@ void claim_identity(std::string_view command) {
     constexpr int kMostAsking = 64;
     ::listen(socket, kMostAsking);
     claim = socket;
-    // A worker that a rank forks may outlive it.
+    // A forked worker may outlive the rank, so it gives up its copy of the claim.
     static const int registered = ::pthread_atfork(nullptr, nullptr, release_identity);
     static_cast<void>(registered);
     return;

@@ -1,3 +1,7 @@
+// Outline: each C function wraps its body in result_of() or result_on() (exchange.hpp), which turn
+// exceptions into result codes. The process' objects (MPI, communicator, list of exchanges) come
+// first, then init and finalize, create and the calls of a step, reports, and the saved state. The
+// work is done by GradientSync; arguments.cpp, observation.cpp and saved_state.cpp convert.
 #include "comm/capi/dptrain_comm.h"
 
 #include <mpi.h>
@@ -37,17 +41,17 @@ using dp::capi::result_on;
 
 constexpr const char* kLibrary = "dptrain_comm";
 
-// The objects that a process has once. Each exchange has a duplicate of the communicator, for a
-// thread of its own, beside which this one is used if MPI can be called by several threads.
+// The objects of which a process has one. Each exchange has a duplicate of the communicator for its
+// thread. This one is used at the same time only if MPI supports several threads.
 struct Process {
-  std::optional<dp::MpiRuntime> mpi;  // if this library has started it
+  std::optional<dp::MpiRuntime> mpi;  // set if this library has started MPI
   std::optional<dp::Communicator> comm;
   std::vector<dptrain_comm*> exchanges;
-  bool has_lost_step = false;  // an exchange was destroyed in a step: its messages may still come
+  bool has_lost_step = false;  // an exchange was destroyed in a step: its messages may still arrive
 };
 
 Process& process() {
-  static auto* const the_one = new Process;  // never destroyed: MPI may not be ended by exit()
+  static auto* const the_one = new Process;  // never destroyed, since exit() must not end MPI
   return *the_one;
 }
 
@@ -56,8 +60,8 @@ dp::Communicator& communicator() {
   return *process().comm;
 }
 
-// The program that mpirun must start instead, as in /proc. A worker of Python's multiprocessing
-// does not know it.
+// This program's command line from /proc, for advice to start it by mpirun; "PROGRAM" if it is not
+// known, as in a worker of Python's multiprocessing.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -68,8 +72,9 @@ std::string command_line() {
   return text.empty() || text.size() > kMost || is_worker ? "PROGRAM" : text;
 }
 
-// Collective. A launcher may count MPI's processes, or those of a communicator: a program that
-// splits its ranks may give each group the WORLD_SIZE of its own.
+// Collective. Throws Error(usage) if a launcher's variables disagree with MPI
+// (foreign_launcher.hpp). They may count MPI_COMM_WORLD or `comm`: a program that splits its ranks
+// may set a WORLD_SIZE for each group.
 void require_launcher_of_mpi(MPI_Comm comm) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
   const auto complaint = [&](MPI_Comm ranks) {
@@ -89,11 +94,12 @@ void require_launcher_of_mpi(MPI_Comm comm) {
   }
   if (!sentence) return;
   process().comm.reset();
-  process().mpi.reset();  // ends MPI, on the normal path: no exception is in flight
+  process().mpi.reset();  // finalises MPI normally, because no exception is in flight here
   dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
 }
 
-// Collective. The ranks that have the same part of a model as this one; null: all of them.
+// Collective. The communicator of the ranks with the same part of the model as this one; null if
+// that is all ranks.
 std::unique_ptr<dp::Communicator> with_same_shard(std::uint64_t shards, dp::Communicator& comm) {
   const auto ranks = static_cast<std::uint64_t>(comm.size());
   comm.together([&] {
@@ -147,7 +153,7 @@ int dptrain_comm_init() {
     MPI_Initialized(&is_running);
     if (is_running == 0) {
       dp::capi::claim_identity(command_line());
-      // The program may have connections of its own, and several exchanges.
+      // The program may open connections of its own and create several exchanges.
       constexpr bool kIsAlone = false, kHasThreads = true;
       process().mpi.emplace(nullptr, nullptr,
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
@@ -247,7 +253,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "
         "come: this process cannot have another one; end all ranks and start them again");
-    // A mistake on one rank is an error on all of them.
+    // A mistake on one rank must be an error on all ranks.
     dptrain_comm_options chosen = dp::capi::default_options();
     dp::capi::Layout layout;
     comm.together([&] {
@@ -355,7 +361,8 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
   return result_on(exchange, [=](dptrain_comm& it) {
     require(statistics != nullptr, "statistics is NULL");
     it.require_step(false);
-    static_cast<void>(dp::capi::read_struct(*statistics, {}));  // a wrong one loses no costs
+    // check the struct before taking costs, so that a wrong one loses none
+    static_cast<void>(dp::capi::read_struct(*statistics, {}));
     dp::capi::write_struct(dp::capi::take_statistics(it), statistics);
   });
 }

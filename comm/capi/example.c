@@ -1,4 +1,4 @@
-/* Ranks that minimise a sum of squares together, with gradients that are exchanged compressed.
+/* Minimises a sum of squares on all ranks together, with compressed gradients.
  *
  *     cc example.c $(pkg-config --cflags --libs dptrain_comm) -o example
  *     mpirun -np 4 ./example
@@ -8,7 +8,7 @@
 
 enum { ROWS = 100, COLUMNS = 500, VALUES = ROWS * COLUMNS, STEPS = 60 };
 
-/* Ends all ranks where a function of the library has failed. */
+/* Ends all ranks if a function of the library has failed. */
 static void check(int result) {
   if (result != DPTRAIN_COMM_OK) dptrain_comm_abort(result, dptrain_comm_last_error());
 }
@@ -24,14 +24,14 @@ int main(void) {
   options.compress = "q4"; /* as dptrain --compress */
   check(dptrain_comm_create(slots, 1, &options, &exchange));
 
-  /* Each rank wants other values; the mean of what they want is 1. */
+  /* Each rank has its own target; the mean of the targets is 1. */
   const float wanted = (float)(2 * dptrain_comm_rank() + 1) / (float)dptrain_comm_size();
   for (int step = 0; step < STEPS; ++step) {
     int all_finite = 0;
     check(dptrain_comm_begin_step(exchange, (double)step / STEPS));
     float* gradient = dptrain_comm_values(exchange, 0);
     for (int i = 0; i < VALUES; ++i) gradient[i] = weights[i] - wanted;
-    check(dptrain_comm_ready(exchange, 0)); /* it leaves now, while other slots could be computed */
+    check(dptrain_comm_ready(exchange, 0)); /* sent now, while other slots are computed */
     check(dptrain_comm_finish_step(exchange, &all_finite));
     if (!all_finite) continue;
     for (int i = 0; i < VALUES; ++i) weights[i] -= 0.2f * gradient[i] / (float)dptrain_comm_size();

@@ -51,7 +51,7 @@ dptrain_comm::dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_
 }
 
 dptrain_comm::~dptrain_comm() {
-  // Messages of a step that was not finished may still come to it.
+  // Messages of an unfinished step may still arrive there, so the communicator is not freed.
   if (is_in_step) static_cast<void>(comm.release());
 }
 

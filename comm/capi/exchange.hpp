@@ -1,4 +1,4 @@
-// The object behind a dptrain_comm*, and how its functions report errors.
+// The object behind a dptrain_comm*, and the conversion of exceptions to result codes.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 #include "kernels/base/state.hpp"
 
 struct dptrain_comm {
-  // Collective on the parent, of which the exchange has a duplicate.
+  // Collective on `parent`; the exchange uses a duplicate of it.
   dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
                dp::Communicator& parent);
   ~dptrain_comm();
@@ -29,14 +29,14 @@ struct dptrain_comm {
   void require_step(bool is_wanted) const;
   [[nodiscard]] dp::StateList state();
   [[nodiscard]] dp::StatefulExchange stateful(const dp::StateList& list) const;
-  // Whether some bucket is encoded by one rank of each host alone.
+  // Whether only one rank of each host encodes some bucket.
   [[nodiscard]] bool has_leaders();
   // Collective. Throws Error(data) on all ranks if they are at different steps.
   void agree_on_step();
 
   std::unique_ptr<dp::Communicator> comm;
   dp::capi::Layout layout;
-  // Zeros, of which the system gives memory only for those that are written: on one rank none is.
+  // Initially zeros. The system allocates only pages that are written; on one rank none are.
   std::unique_ptr<float[], void (*)(void*)> gradient;
   std::unique_ptr<dp::capi::ExchangeTrace> trace;  // null: no trace
   dp::GradientSync sync;
@@ -52,10 +52,10 @@ struct dptrain_comm {
 
 namespace dp::capi {
 
-// The sentence of the last error; each thread has its own.
+// The message of the last error; each thread has its own.
 [[nodiscard]] std::string& last_error();
 
-// Runs f and turns what it throws into a result.
+// Runs f and converts an exception to a result code.
 template <class F>
 int result_of(F f) {
   try {
@@ -66,7 +66,7 @@ int result_of(F f) {
   }
 }
 
-// The same for a function of an exchange.
+// The same for a function on an exchange.
 template <class F>
 int result_on(dptrain_comm* exchange, F f) {
   return result_of([&] {

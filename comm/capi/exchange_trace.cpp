@@ -14,9 +14,9 @@
 namespace dp::capi {
 namespace {
 
-constexpr std::size_t kMostExchangeSlices = 1u << 20;  // 46 MB, of which used pages are touched
+constexpr std::size_t kMostExchangeSlices = 1u << 20;  // 46 MB; only used pages are touched
 
-// Runs f on rank 0; what it throws is thrown by all ranks.
+// Runs f on rank 0; all ranks throw its exception.
 template <class F>
 void on_rank_0(Communicator& comm, F f) {
   std::string failure;
@@ -49,7 +49,7 @@ ExchangeTrace::ExchangeTrace(const dptrain_comm_options& given, std::span<const 
 }
 
 void ExchangeTrace::step_begins(std::uint64_t step) {
-  // A state that is loaded changes the first step's number.
+  // Loading a state changes the number of the first step, so the window is set only now.
   if (!std::exchange(has_window_, true)) {
     loop_.set_window(step + first_, steps_);
     exchange_.set_window(step + first_, steps_);
@@ -94,7 +94,7 @@ void ExchangeTrace::write(Reducer& reducer) {
     info.bucket_elements.push_back(bucket.elements);
     info.codecs.front().specs.push_back(bucket.codec.text());
   }
-  // A failure on the reducer's thread would end the exchange.
+  // An exception on the reducer's thread would end the exchange, so f returns its message instead.
   const std::string failure = reducer.run([&](Communicator& comm) {
     if (!std::exchange(is_on_one_clock_, true)) {
       clock_error_ns_ = put_on_one_clock(comm, first_reading_, {&loop_, &exchange_});

@@ -1,11 +1,11 @@
-// The trace that dptrain_comm_options::trace asks for: the file that dptrain's own traces are, too
-// (io/files/trace_file.hpp).
+// Records the trace requested by dptrain_comm_options::trace, in the same file format as dptrain's
+// traces (io/files/trace_file.hpp).
 //
-// The row "compute" has what the caller's thread does, as far as the exchange sees it: the step
-// from begin_step to the end of finish_step, in it "backward" until finish_step begins, and
-// "exposed wait", which is finish_step. In "backward" each slot has a slice with its name, which
-// ends when the slot is ready and begins when the one before it was. The rows of the exchange and
-// of its buckets are those of dptrain.
+// The row "compute" shows the caller's thread, as far as the exchange sees it: the step from
+// begin_step to the end of finish_step; in it "backward", until finish_step begins, and "exposed
+// wait", the duration of finish_step. In "backward" each slot has a slice with its name, from the
+// time when the previous slot was ready until it is ready itself. The rows of the exchange and of
+// its buckets are the same as in dptrain's traces.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ namespace dp::capi {
 class ExchangeTrace {
  public:
   // Collective. Throws Error(usage) for wrong steps, and on all ranks Error(data) if rank 0 cannot
-  // make the file.
+  // create the file.
   ExchangeTrace(const dptrain_comm_options& given, std::span<const TensorSlot> tensors,
                 Communicator& comm);
 
   [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
 
   void step_begins(std::uint64_t step);
-  void tensor_ready(std::size_t tensor);  // before its bucket may leave
+  void tensor_ready(std::size_t tensor);  // call it before its bucket may leave
   void backward_ends();
   void step_ends();
 

@@ -1,5 +1,5 @@
-// Reports of an exchange: costs, buckets, the codecs' rate. They have the structs of the C
-// interface; dptrain_comm.cpp gives them to callers, whose structs may be older.
+// Reports on an exchange: costs, buckets, the codecs' rate, in the structs of the C interface.
+// dptrain_comm.cpp copies them to callers, whose structs may be older.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 
 namespace dp::capi {
 
-// Copies a struct to a caller's: as much as that one has room for.
+// Copies a struct to a caller's, as much as it has room for.
 template <class Struct>
 void write_struct(Struct report, Struct* to) {
   report.struct_bytes = read_struct(*to, {}).struct_bytes;
   std::memcpy(to, &report, std::min<std::size_t>(sizeof report, report.struct_bytes));
 }
 
-// The costs since the last call, which become those of statistics_of_bucket(). Waits for the
-// exchange's thread. Without struct_bytes, like the others.
+// The costs since the last call; statistics_of_bucket() then returns each bucket's costs of the
+// same period. Waits for the exchange's thread. struct_bytes is not set, here and below.
 [[nodiscard]] dptrain_comm_statistics take_statistics(dptrain_comm& exchange);
 [[nodiscard]] dptrain_comm_bucket_statistics statistics_of_bucket(const dptrain_comm& exchange,
                                                                   std::size_t bucket);

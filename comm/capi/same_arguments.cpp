@@ -48,7 +48,7 @@ std::vector<Given> list(const Layout& layout, const dptrain_comm_options& given)
   return all;
 }
 
-constexpr char kEnd = '\0';  // which no value holds
+constexpr char kEnd = '\0';  // no value contains it
 
 // Removes the first value and returns it.
 std::string_view take_value(std::string_view& values) {

@@ -1,4 +1,4 @@
-// Compares what the ranks give to dptrain_comm_create.
+// Compares the ranks' arguments of dptrain_comm_create.
 #pragma once
 
 #include "comm/capi/arguments.hpp"
@@ -7,8 +7,8 @@
 
 namespace dp::capi {
 
-// Collective: throws Error(usage) on all ranks, with the first difference, if not all give the same
-// slots and options, which must be right.
+// Collective: throws Error(usage) on all ranks, with the first difference, unless all ranks pass
+// the same slots and options. They must have passed check() and lay_out().
 void agree_on(const Layout& layout, const dptrain_comm_options& given, Communicator& comm);
 
 }  // namespace dp::capi

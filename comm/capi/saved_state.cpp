@@ -1,3 +1,8 @@
+// Outline: for_each_piece() defines the format; saving writes its pieces in order. read_state()
+// parses and checks a state without relation to any exchange. load_state() then requires the same
+// parts as this exchange's and copies them. merge_states() instead matches tensors by name and
+// shape and adds up the parts of several ranks, with weights() for each kind of part. Both check
+// everything before they change anything.
 #include "comm/capi/saved_state.hpp"
 
 #include <algorithm>
@@ -16,7 +21,8 @@
 namespace dp {
 namespace {
 
-constexpr std::string_view kMark = "dptrain_comm state 4\n";  // of every format, but for the number
+// of every format, except for the number
+constexpr std::string_view kMark = "dptrain_comm state 4\n";
 constexpr std::size_t kNumberAt = 19;
 static_assert(kMark[kNumberAt] == '4');
 static_assert(sizeof(StateOrigin) == 24);
@@ -46,7 +52,7 @@ class Reader {
     std::memcpy(&number, take(sizeof number).data(), sizeof number);
     return number;
   }
-  // A name of a part, in this library's alphabet.
+  // The name of a part: at most 100 printable ASCII characters.
   std::string take_name() {
     const std::string name = take_text();
     constexpr std::size_t kMost = 100;
@@ -83,7 +89,7 @@ void require_same_rank(const StateOrigin& here, const StateOrigin& saved) {
       saved.rank, saved.ranks, here.rank, here.ranks);
 }
 
-// Calls f with all that is saved, piece by piece.
+// Calls f with everything to be saved, piece by piece.
 template <class F>
 void for_each_piece(const StatefulExchange& exchange, F f) {
   const auto number = [&f](std::uint64_t value) { f(std::as_bytes(std::span(&value, 1))); };
@@ -111,7 +117,7 @@ void for_each_piece(const StatefulExchange& exchange, F f) {
   }
 }
 
-// A state, of which nothing is known to fit anything yet.
+// A parsed state, not yet compared with any exchange.
 struct SavedState {
   int format = 4;
   std::optional<StateOrigin> origin;
@@ -128,7 +134,7 @@ std::vector<StatefulTensor> read_tensors(Reader& reader) {
   const std::uint64_t count = reader.take_number();
   constexpr std::uint64_t kMostValues = std::uint64_t{1} << 40;
   std::vector<StatefulTensor> tensors;
-  for (std::uint64_t t = 0; t < count; ++t) {  // ends with the bytes, if the count is wrong
+  for (std::uint64_t t = 0; t < count; ++t) {  // a wrong count ends in the reader's Error
     StatefulTensor tensor{.name = reader.take_text()};
     tensor.rows = reader.take_number();
     tensor.columns = reader.take_number();
@@ -200,7 +206,7 @@ void require_same_tensors(const std::vector<StatefulTensor>& here,
 
 // ---- merging
 
-// The offset of each tensor's numbers in a block; the last entry is the length of all.
+// The offset of each tensor's numbers in a block; the last entry is the block's length.
 std::vector<std::size_t> divided(std::span<const StatefulTensor> tensors, StateGrain grain,
                                  std::size_t numbers) {
   const auto steps = static_cast<std::size_t>(
@@ -216,7 +222,7 @@ std::vector<std::size_t> divided(std::span<const StatefulTensor> tensors, StateG
   return begins;
 }
 
-// For each tensor here, the saved one of its name and shape, or none.
+// For each tensor here, the index of the saved tensor with its name and shape, or none.
 std::vector<std::optional<std::size_t>> matched(std::span<const StatefulTensor> here,
                                                 std::span<const StatefulTensor> saved) {
   std::vector<bool> is_taken(saved.size());
@@ -259,11 +265,11 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
   }
 }
 
-// Which saved states make this rank's part of a block, and how much each counts.
+// For each saved state, its weight in this rank's part of a block; 0: it does not take part.
 std::vector<double> weights(const StateBlock& block, const StateOrigin& here,
                             const std::vector<SavedState>& states) {
   const std::size_t count = states.size();
-  if (states.front().origin->ranks == here.ranks) return {1.0};  // this rank's own
+  if (states.front().origin->ranks == here.ranks) return {1.0};  // this rank's own state
   std::vector<double> weights(count);
   double mine = 0.0;
   for (std::size_t r = 0; r < count; ++r) {
@@ -332,7 +338,7 @@ std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
   const StateList& state = exchange.state;
   const std::size_t parts = state.blocks.size() + state.texts.size();
   require_same(fmt::format("{} parts", parts), fmt::format("{} parts", saved.parts.size()));
-  // Everything is looked at before anything is changed.
+  // Check everything before changing anything.
   for (std::size_t i = 0; i < parts; ++i) {
     const auto& [name, bytes] = saved.parts[i];
     if (i >= state.blocks.size()) {

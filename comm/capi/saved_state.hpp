@@ -1,15 +1,15 @@
-// The state of an exchange, as bytes that a program saves in checkpoints of its own.
+// The state of an exchange as bytes, which a program saves in its own checkpoints.
 //
 //     "dptrain_comm state 4\n", StateOrigin,
-//     the number of tensors, then each one's name, rows, columns, and 1 if its steps are exchanged,
-//     the number of parts, then each one's name and bytes,
-//     a seal of all that (comm/mpi/seal.hpp)
+//     the number of tensors; for each its name, rows, columns, and 1 if its steps are exchanged,
+//     the number of parts; for each its name and bytes,
+//     a seal of everything before it (comm/mpi/seal.hpp)
 //
-// Numbers have 64 bits in this machine's byte order; names and bytes have their length in front.
+// Numbers have 64 bits in this machine's byte order; names and bytes are preceded by their length.
 //
-// Earlier formats are read, too: "dptrain_comm state 3\n" does not list tensors, "dptrain_comm
-// state 2\n" has no seal, and "dptrain_comm state 1\n" no StateOrigin either: nobody can say whose
-// it is, and its loss scale was constant.
+// Earlier formats can be read, too: "dptrain_comm state 3\n" has no list of tensors, "dptrain_comm
+// state 2\n" has no seal either, and "dptrain_comm state 1\n" no StateOrigin either: its owner is
+// not known, and its loss scale was constant.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,18 @@
 
 namespace dp {
 
-// The owner of a state.
+// The rank that a state belongs to.
 struct StateOrigin {
   std::uint64_t rank = 0, ranks = 1;
   double loss_scale = 1.0;  // GradientSync::loss_scale
 };
 
-// A tensor of a flat gradient, in which they follow each other.
+// A tensor of a flat gradient. Tensors follow each other without gaps.
 struct StatefulTensor {
   std::string name;
   std::uint64_t rows = 0, columns = 0;
-  // Whether the optimiser's steps are exchanged, so that there are numbers of its rows
-  // (StateGrain::row) and of itself (StateGrain::tensor).
+  // 1 if the optimiser's steps are exchanged. The state then has numbers for each of its rows
+  // (StateGrain::row) and for the tensor (StateGrain::tensor). Otherwise 0.
   std::uint64_t makes_step = 0;
 };
 
@@ -44,24 +44,25 @@ struct StatefulExchange {
   StateOrigin here;
 };
 
-// How many bytes save_state() writes.
+// The number of bytes that save_state() writes.
 [[nodiscard]] std::size_t saved_bytes(const StatefulExchange& exchange);
 
 // Throws Error(usage) if `to` has another size.
 void save_state(const StatefulExchange& exchange, std::span<std::byte> to);
 
-// Returns the origin that was saved; nothing if the state is of the first format. Throws
-// Error(data), with nothing changed, if these are damaged, are not the parts of the exchange's
-// state, or are those of another rank or another number of ranks.
+// Returns the saved origin; empty if the state has the first format. Throws Error(data), with
+// nothing changed, if the bytes are damaged, do not have the parts of this exchange's state, or
+// belong to another rank or another number of ranks.
 std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
                                       std::span<const std::byte> from);
 
-// Goes on from this rank's state of an exchange with other tensors, or from those of all ranks of
-// another number of ranks, in their order (StateMerge: rank r's part goes to rank r mod P). Parts
-// that are divided by tensors (StateGrain) go to tensors of the same name and shape; others begin
-// at zero, and what is of no tensor here is dropped. Undivided parts and texts that all ranks share
-// are taken where they fit. Returns the first state's origin. Throws Error(data), with nothing
-// changed, if these are damaged, of a format before the fourth, or of other ranks than that.
+// Continues from states that load_state() refuses: this rank's state of an exchange with other
+// tensors, or the states of all ranks of a run with another number of ranks, in their order
+// (StateMerge; rank r's part goes to rank r mod P). Parts that are divided by tensors (StateGrain)
+// go to tensors of the same name and shape. Other tensors begin at zero, and parts of missing
+// tensors are dropped. Undivided parts and texts that are the same on all ranks are taken if they
+// fit. Returns the first state's origin. Throws Error(data), with nothing changed, if the states
+// are damaged, have a format before the fourth, or belong to other ranks than described.
 StateOrigin merge_states(const StatefulExchange& exchange,
                          std::span<const std::span<const std::byte>> from);
 

@@ -15,7 +15,7 @@ namespace {
 
 void tell(const std::string& text) { std::fprintf(stderr, "dptrain_comm: %s\n", text.c_str()); }
 
-// The tensor that holds that value of the gradient: its name, or its slot if it has none.
+// The tensor that holds value `place` of the gradient: its name, or its slot if it has none.
 std::string tensor_at(const Layout& layout, std::size_t place) {
   const auto after = std::ranges::upper_bound(layout.tensors, place, {}, &TensorSlot::offset);
   const auto tensor = static_cast<std::size_t>(std::distance(layout.tensors.begin(), after)) - 1;

@@ -1,5 +1,5 @@
-// Reports what is wrong with a step's values, on stderr: gradients that are not finite, and values
-// that a codec clamped. Each kind is reported once in an exchange, and counted in all steps.
+// Reports problems of a step's values on stderr: gradients that are not finite, and values that a
+// codec has clamped. Each kind is reported once in an exchange, and counted in all steps.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace dp::capi {
 class StepReport {
  public:
   struct Counts {
-    std::uint64_t skipped_steps = 0;   // of all ranks
+    std::uint64_t skipped_steps = 0;   // the same on all ranks
     std::uint64_t clamped_values = 0;  // of this rank
   };
 
-  // After each step. Collective. `step` counts from 0.
+  // Call it after each step. Collective. `step` counts from 0.
   void add(const StepVerdict& verdict, std::uint64_t step, const Layout& layout, Reducer& reducer);
   // Since the last call.
   [[nodiscard]] Counts take();

@@ -1,8 +1,8 @@
-// Threads that encode several segments of a bucket at a time, beside the reducer's own.
+// Threads that help the reducer's thread to encode several segments of a bucket at a time.
 //
-// A segment's payload is the same whoever encodes it, so results do not depend on the number of
-// threads. They help where a step waits for the codec: beside a GPU, which computes in a few
-// milliseconds, and at the end of backward.
+// A segment's payload does not depend on the thread that encodes it, so results do not depend on
+// the number of threads. Threads help when a step waits for the codec: at the end of backward, and
+// with a GPU, which computes a step in a few milliseconds.
 #pragma once
 
 #include <algorithm>
@@ -25,18 +25,19 @@ class CodecThreads {
   // `threads`: from 1 (the caller alone) to kMost.
   explicit CodecThreads(std::size_t threads);
 
-  // How many a rank with that number of cores uses: a quarter of them, since the others compute.
+  // The number of threads for a rank with that many cores: a quarter of them, since the others
+  // compute.
   [[nodiscard]] static std::size_t for_cores(std::size_t cores) {
     return std::clamp<std::size_t>(cores / 4, 1, kMost);
   }
-  // For one of `ranks` on this host: by the cores that its process may use, but at most its share
-  // of the host's.
+  // The number of threads for one of `ranks` ranks on this host: for_cores() of the cores that its
+  // process may use, but at most its share of the host's cores.
   [[nodiscard]] static std::size_t on_host_of(std::size_t ranks);
 
   [[nodiscard]] std::size_t size() const { return helpers_.size() + 1; }
 
-  // Calls body(i) for all i < count, each once, on these threads, and returns when all have
-  // returned. Then throws the first exception of a body. One caller at a time.
+  // Calls body(i) once for each i < count, on these threads and the caller's, and waits for all of
+  // them. Then throws the first exception of a body, if there was one. One caller at a time.
   template <class Body>
   void for_each(std::size_t count, const Body& body) {
     struct Work {

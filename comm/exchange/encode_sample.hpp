@@ -1,18 +1,20 @@
-// Measures what encoders drop, in a few encodes: telemetry of one bucket on one rank.
+// Samples the error of a bucket's encoders on one rank: telemetry.
 //
-// Error: in one encode per step, a different one in each step, it sums the squares of what was
-// dropped and of what was to be encoded.
+// Error: one encode per step is examined, a different one in each step. It gives the sum of squares
+// of the dropped part and of the values to encode.
 //
-// Residual: in every second round of such encodes, the squares of the gradient, of what was
-// delivered of it and its residual, and of the residual that is left. If what steps deliver is
-// independent, left / delivered is the mean number of steps for which a residual waits (its age).
+// Residual: in every second round of these encodes it also sums the squares of the gradient, of the
+// delivered part of gradient + residual, and of the new residual. If the delivered parts of
+// different steps are independent, residual / delivered is the mean number of steps for which a
+// residual waits (its *age*).
 //
 // Saturation: in one encode after measure_saturation(), it counts saturated values among at most
 // 16,384. A value is saturated if it was sent as the largest magnitude of its block (of the
 // segment, for codecs without blocks) and exceeds that magnitude by more than 2^-7 of it, which is
-// more than rounding does. So saturation says how much of the gradient lies beyond the scale that a
-// codec chose. It is zero for scales that are a block's largest value (q8) and for values sent as
-// they are (topk). For scales that minimise the error (q2, ternary, sign) it is the tail.
+// more than rounding does. Saturation is the fraction of the gradient beyond the scale that a codec
+// chose. It is zero when the scale is a block's largest value (q8) and when values are sent as they
+// are (topk). For scales that minimise the error (q2, ternary, sign) it is the tail of the
+// distribution.
 //
 // It works on the codec's memory. Nothing is allocated after construction.
 #pragma once
@@ -41,13 +43,13 @@ class EncodeSample {
     std::uint64_t saturated = 0;
 
     Sums& operator+=(const Sums& more);
-    // The norm of the residual over that of the gradient, and its age in steps; NaN where nothing
-    // was measured.
+    // norm(residual) / norm(gradient), and the residual's age in steps; NaN if nothing was
+    // measured.
     [[nodiscard]] double residual_growth() const;
     [[nodiscard]] double residual_age() const;
   };
 
-  // Segments have up to `longest` floats. With a lossless codec there is nothing to measure.
+  // Segments have up to `longest` floats. A lossless codec is not sampled.
   EncodeSample(const Codec& codec, std::size_t encodes_per_step, std::size_t longest);
 
   // Measures saturation in the next encode that is examined.
@@ -68,11 +70,10 @@ class EncodeSample {
   bool wants_saturation_ = false, wants_residual_ = false;
   double value_squares_ = 0.0, gradient_squares_ = 0.0;
   std::shared_ptr<float> decoded_;          // a segment, in the codec's memory
-  std::vector<float> values_, their_rest_;  // it on the host: as decoded, and what was dropped
+  std::vector<float> values_, their_rest_;  // on the host: as decoded, and the dropped part
 };
 
-// How many of the values decoded + rest are saturated. A block of 1 means that the codec has no
-// blocks.
+// The number of saturated values among decoded + rest. `block` is 1 for a codec without blocks.
 [[nodiscard]] std::size_t count_saturated(std::span<const float> decoded,
                                           std::span<const float> rest, std::size_t block);
 

@@ -1,21 +1,21 @@
 // The exchange of one bucket: a state machine that never waits.
 //
 // An exchange replaces every rank's values of a bucket by their sum, with the same bits on all
-// ranks. The reducer drives several at once: it calls progress() until delivered() (the sum is in
-// place) and done() (all transfers have ended, and the buffers may be used for another bucket).
+// ranks. The reducer drives several exchanges at once. It calls progress() until delivered() (the
+// sum is in place) and done() (all transfers have ended, so another bucket may use the buffers).
 //
 //     post_receives   before any rank starts, so that no message has to wait for its buffer
-//     prepare         when this rank's values are final: makes of them what is exchanged
+//     prepare         this rank's values are final: converts them to the values to exchange
 //     start           the exchange begins on this rank
-//     progress        handles what has come, at most one segment a call; true if something moved
+//     progress        handles arrived messages, at most one segment a call; true if something moved
 //
-// All ranks run the same exchanges of a bucket, one after the other. Before a new object takes over
-// a bucket's number on the same transport, there must be a barrier.
+// All ranks run the same exchanges of a bucket, one after the other. When a new object takes over a
+// bucket's number on the same transport, the caller must run a barrier first.
 //
-// Topologies are lists of messages that one engine carries out (segment_exchange.hpp). An exchange
-// gets its bucket when it is made and its message buffers when it runs: a *buffer set* is the
-// memory of one bucket in flight. Failures are Error(communication); the exchange's state is then
-// undefined, and the job ends.
+// A topology is a list of messages, which one engine carries out (segment_exchange.hpp). An
+// exchange gets its bucket at construction and its message buffers for each step: a *buffer set* is
+// the memory of one bucket in flight. Failures throw Error(communication); the exchange's state is
+// then undefined, and the job must end.
 #pragma once
 
 #include <algorithm>
@@ -37,40 +37,41 @@
 
 namespace dp {
 
-// What an exchange works on. It is the same on all ranks except for the memory. Everything that it
-// refers to outlives the exchange.
+// The inputs of an exchange: the same on all ranks except for the memory. Everything that it refers
+// to outlives the exchange.
 struct ExchangeSetup {
   Transport* transport = nullptr;  // this rank's, shared by its exchanges
   std::uint32_t bucket = 0;        // its number
-  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), which no other has
-  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodeContext
-  std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
-  float* residual = nullptr;  // as long as `gradient`; null: no error feedback
+  std::uint32_t stream = 0;        // the first of its message streams (tags.hpp), unique to it
+  std::uint64_t offset = 0;        // of the bucket in the flat gradient, for EncodeContext
+  std::span<float> gradient;       // the bucket's values, then their sum; in codec->memory()
+  float* residual = nullptr;       // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;
-  // The codec none on the same memory, for sums inside a host. Null: it is made when needed, on
-  // host memory.
+  // The codec `none` on the same memory, for sums inside a host. Null: the exchange makes one on
+  // host memory when it needs it.
   const Codec* exact = nullptr;
   std::uint64_t seed = 0;
-  std::size_t segment = 65536;  // floats, a multiple of the codec's block
-  std::size_t window = 4;  // segments that a rank may have on the wire before the first is taken
+  std::size_t segment = 65536;      // floats, a multiple of the codec's block
+  std::size_t window = 4;           // segments that a rank may have on the wire at once
   bool has_brief_messages = false;  // as in ExchangeShape
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
   // By rank, how much of the bucket it owns, with direct; empty: all own as much.
   std::span<const std::uint32_t> owner_weights = {};
-  // Encode several segments at a time, where these need nothing from others. Null: the caller
-  // encodes them one after the other.
+  // Threads that encode several segments at a time, if these hold only this rank's values. Null:
+  // progress() encodes one segment after the other.
   CodecThreads* threads = nullptr;
-  TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
-  // How finely to round, for codecs that can be told; it may change between steps. Null: they
-  // decide alone. With it, messages carry rate notes (rate_control.hpp). The same on all ranks.
+  TraceTrack* trace = nullptr;  // receives the codecs' slices; null: no trace
+  // The quantiser's steps, for codecs with a rate; it may change between steps. Null: the codec
+  // chooses them. If set, messages carry rate notes (rate_control.hpp). Set it on all ranks or on
+  // none.
   const RateOrder* rate = nullptr;
-  // Set once this rank wishes to stop, at any time and by any thread; null: never.
+  // Any thread may set it at any time, when this rank wishes to stop; null: never.
   const std::atomic<bool>* stop_wish = nullptr;
 };
 
-// Values that this rank's encodes of one step have clamped (EncodeResult::clamped), and the place
-// of the first of them; in an exchange it counts from the start of the bucket.
+// The number of values that this rank's encodes of one step have clamped (EncodeResult::clamped),
+// and the index of the first one; in an exchange it counts from the start of the bucket.
 struct ClampedValues {
   std::uint64_t count = 0;
   std::size_t first = static_cast<std::size_t>(-1);
@@ -82,7 +83,7 @@ struct ClampedValues {
   }
 };
 
-// What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
+// Costs of a bucket's exchanges since clear_stats(). On a GPU a segment that is passed on is
 // decoded, added and encoded in one call, whose time counts as encode_s.
 struct ExchangeStats {
   double encode_s = 0.0;
@@ -133,36 +134,37 @@ class Exchange {
   [[nodiscard]] virtual bool done() const = 0;
   // After delivered(): false if any rank's input was not finite. The same on all ranks.
   [[nodiscard]] virtual bool finite() const = 0;
-  // After delivered(): where this rank's own values are not finite first, counted from the start of
-  // the bucket; kAllFinite if they are. On a GPU it may be the start of a segment.
+  // After delivered(): the index, in the bucket, of the first of this rank's own values that is not
+  // finite; kAllFinite if there is none. On a GPU it may be the start of the segment.
   static constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
   [[nodiscard]] virtual std::size_t first_not_finite() const { return kAllFinite; }
-  // After delivered(): what this rank has clamped. Nothing on a GPU, where codecs do not count.
+  // After delivered(): the values that this rank has clamped. Always zero on a GPU, where codecs do
+  // not count them.
   [[nodiscard]] virtual ClampedValues clamped() const { return {}; }
-  // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
-  // all ranks. False for exchanges that send nothing.
+  // After delivered(): whether some rank asked in this exchange to stop. The same on all ranks.
+  // False for exchanges that send nothing.
   [[nodiscard]] virtual bool stop_is_wished() const = 0;
-  // After delivered(): what this exchange has sent in this step, over all ranks. Empty without
-  // ExchangeSetup::rate, and where nothing is sent.
+  // After delivered(): the bytes that all ranks have sent in this step's exchange. Empty without
+  // ExchangeSetup::rate, and if nothing is sent.
   [[nodiscard]] virtual RateTally rate_tally() const { return {}; }
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
   // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
-  // that what residuals had given to it is not lost. Does nothing without feedback.
+  // that the residuals' part of it is not lost. Does nothing without feedback.
   virtual void put_back_delivered() = 0;
-  // This rank ends here: what a link model still holds back goes to MPI at once, so that no other
-  // rank waits for it.
+  // This rank ends: hands all messages that a link model still holds back to MPI at once, so that
+  // no other rank waits for them.
   virtual void let_go() = 0;
-  // Counts saturated values in one encode of the next step (encode_sample.hpp). Does nothing for
-  // exchanges that have no scale.
+  // Requests a count of saturated values in one encode of the next step (encode_sample.hpp). Does
+  // nothing for exchanges without a scale.
   virtual void measure_saturation() {}
-  // Call it between steps. Lists what an exchange keeps from step to step beside the residual; most
-  // keep nothing.
+  // Call it between steps. Lists the state that an exchange keeps from step to step in addition to
+  // the residual; most keep none.
   virtual void list_state(const std::string& /*prefix*/, StateVisitor& /*visitor*/) {}
 
   [[nodiscard]] const ExchangeStats& stats() const { return stats_; }
   void clear_stats() { stats_ = {}; }
-  // For an exchange that takes over another one's bucket.
+  // For an exchange that takes over another exchange's bucket.
   void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:

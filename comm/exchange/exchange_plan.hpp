@@ -1,23 +1,23 @@
-// The list of all messages that one rank sends and receives in the exchange of a bucket. It is made
-// once.
+// The list of all messages that one rank sends and receives in the exchange of a bucket. It is
+// computed once, before the first step.
 //
 // A topology is a rule that writes such a list for every rank (ring.cpp, direct.cpp, tree.cpp,
 // parameter_server.cpp, hierarchical.cpp). One engine carries out all lists (segment_exchange.hpp).
 // This is pure arithmetic, the same on all ranks; nothing here communicates or fails.
 //
 // A bucket is divided into *chunks* (one per rank, or a single one), a chunk into *segments*. Every
-// message is one segment: a *partial* sum on its way to the rank that completes it, or the *total*,
-// which that rank has encoded once and which is passed on unchanged.
+// message is one segment: a *partial* sum on its way to the rank that completes it, or the *total*.
+// That rank encodes the total once; other ranks forward it unchanged.
 //
-// A list has no deadlock under two conditions. First, all messages of all ranks have one order in
-// which every rank's receives and sends are in the order of its list, and in which a message comes
-// before those that follow from it. Second, a rank sends at most `window` messages between a
+// Lists are free of deadlocks under two conditions. First, there is a total order of all messages
+// of all ranks that agrees with the order of every rank's list, and in which a message comes before
+// the messages that follow from it. Second, a rank sends at most `window` messages between a
 // message and the one that follows from it. Proof: suppose that messages are stuck, and take the
-// first of them in that order. All before it have been handled, so its sender has a free slot, and
-// its receiver, for which it is the next message, has posted its receive. The message that follows
-// from it can be sent, too: at most `window` sends lie between the two. If fewer are under way, a
-// slot is free. If all are, each has a receive waiting for it, since receivers keep `window`
-// receives posted, so one of them ends and its slot becomes free.
+// first of them in that order. All messages before it have been handled. Hence its sender has a
+// free slot, and its receiver has posted its receive, because this message is its next one. The
+// message that follows from it can be sent, too: at most `window` sends lie between the two. If
+// fewer are under way, a slot is free. If all are, a receive is waiting for each of them, since
+// receivers keep `window` receives posted; one of them ends, and its slot becomes free.
 // (tests/comm/exchange/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
 #pragma once
 
@@ -30,16 +30,17 @@
 
 namespace dp {
 
-// How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
-// float longer, or whose sizes follow from their owners' weights (direct), and each chunk into
-// segments of about `segment` floats. The longest chunk is divided evenly, into as few segments as
-// are at most a quarter longer than that: 67,000 floats are one segment, since a second one would
-// double the messages for little pipelining.
+// How a bucket of n floats is divided. It has `ranks` chunks: the first n mod ranks of them are one
+// float longer, or the sizes follow from the owners' weights (direct). Each chunk is divided into
+// segments of about `segment` floats. The segment length divides the longest chunk evenly, into the
+// fewest segments that are at most a quarter longer than `segment`. For example, 67,000 floats are
+// one segment: a second one would double the messages for little pipelining.
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
   std::size_t segment = 65536;  // wanted; at most a quarter more (segment_length)
-  // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
+  // Shifts the chunks' owners by this many ranks, for topologies in which each rank owns a chunk
+  // (direct).
   std::size_t turn = 0;
   // Whether payloads are so short that a start notice would cost too much (direct).
   bool has_brief_messages = false;
@@ -49,7 +50,7 @@ struct ExchangeShape {
   [[nodiscard]] std::size_t chunk_of(std::size_t owner) const {
     return (owner + ranks - turn % ranks) % ranks;
   }
-  // The owner of a chunk, where each rank owns one.
+  // The owner of a chunk, if each rank owns one.
   [[nodiscard]] std::size_t owner_of(std::size_t chunk) const { return (chunk + turn) % ranks; }
   [[nodiscard]] std::size_t chunk_begin(std::size_t chunk) const {
     if (owner_weights.empty()) return elements / ranks * chunk + std::min(chunk, elements % ranks);
@@ -111,7 +112,7 @@ struct PlanTask {
   int from = kNobody;  // the rank that the message comes from
   Take take = Take::nothing;
   Give give = Give::nothing;
-  // When the message comes, the sum so far has nothing but this rank's own values, which then count
+  // When the message arrives, the sum so far consists of this rank's own values alone. They count
   // as zeros if they are not finite.
   bool holds_only_own_values = false;
   // The received or sent message is fp32, not the codec's.
@@ -139,8 +140,8 @@ struct ExchangePlan {
     }
   }
 
-  // Adds the next task, for segment `at` of that chunk; its message goes to all targets. Does
-  // nothing if the chunk has no such segment.
+  // Appends a task for segment `at` of that chunk; its message goes to all targets. Does nothing if
+  // the chunk has no such segment.
   void add(std::size_t chunk, std::size_t at, PlanTask task, std::span<const int> to = {}) {
     if (shape.segment_size(chunk, at) == 0) return;
     task.segment = static_cast<std::uint32_t>(chunk * shape.segments() + at);
@@ -157,8 +158,8 @@ struct ExchangePlan {
     return std::span(targets).subspan(task.first_target, task.target_count);
   }
 
-  // All ranks that this one has messages for, or from, in increasing order. If X is one of Y's, Y
-  // is one of X's.
+  // All ranks with which this one exchanges messages, in increasing order. The relation is
+  // symmetric.
   [[nodiscard]] std::vector<int> partners() const {
     std::vector<int> all(targets);
     for (const PlanTask& task : tasks) {
@@ -171,13 +172,13 @@ struct ExchangePlan {
   }
 
   ExchangeShape shape;
-  // Who gets start notices: all other ranks, partners only, or nobody. Without notices, the first
-  // message from a partner shows that it has started. `none` is allowed only if a rank's exchange
-  // cannot end before all ranks have started theirs. The same on all ranks.
+  // The receivers of start notices: all other ranks, partners only, or nobody. Without notices, the
+  // first message from a partner shows that it has started. `none` is allowed only if no rank's
+  // exchange can end before all ranks have started theirs. The same on all ranks.
   enum class Notices : std::uint8_t { to_all, to_partners, none };
   Notices notices = Notices::to_all;
   std::vector<Segment> segments;
-  std::vector<PlanTask> tasks;  // receives are taken, and sends made, in this order
+  std::vector<PlanTask> tasks;  // receives and sends happen in this order
   std::vector<int> targets;
 };
 

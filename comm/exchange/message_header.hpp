@@ -1,13 +1,13 @@
-// The bytes of a message beside its payload.
+// Wire format of a message: its bytes besides the payload.
 //
 //     header      16 bytes (MessageHeader)
-//     rate note   8 bytes (RateNote); in segments of an exchange with a rate only
-//     payload     what the codec writes; a start notice has none
+//     rate note   8 bytes (RateNote); only in segments of an exchange with a rate
+//     payload     written by the codec; a start notice has none
 //     seal        4 bytes (comm/mpi/seal.hpp)
 //
-// All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others.
-// It tells a rank whether it waits for another rank or for the network. If segments are hardly
-// longer than a notice, their first one replaces it (ExchangePlan::Notices).
+// All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others,
+// so that a rank knows whether it waits for another rank or for the network. If segments are hardly
+// longer than a notice, the first segment replaces it (ExchangePlan::Notices).
 #pragma once
 
 #include <bit>
@@ -23,9 +23,9 @@ namespace dp {
 struct MessageHeader {
   // Kinds of messages. comm/mpi/prompt_gather.hpp has the next one.
   static constexpr std::uint32_t kSegment = 0x44500001u, kStart = 0x44500002u;
-  // Flags, added to the kind: the input of some rank was not finite; some rank wishes to stop. A
-  // total has a flag if one of its partial sums had it, and all ranks get the same totals. So at
-  // the end of an exchange all ranks know the same, without another message.
+  // Flags, added to the kind: some rank's input was not finite; some rank wishes to stop. A total
+  // has a flag if one of its partial sums had it, and all ranks receive the same totals. Hence all
+  // ranks agree at the end of an exchange, without another message.
   static constexpr std::uint32_t kNotFinite = 0x100u, kStopWished = 0x200u;
 
   std::uint32_t kind = 0;
@@ -38,18 +38,19 @@ struct MessageHeader {
     return segment * 2 + (is_total ? 1 : 0);
   }
   [[nodiscard]] bool has(std::uint32_t flag) const { return (kind & flag) != 0; }
-  // Whether this is of the kind that was due, whatever its flags; `due` has none.
+  // Whether this has the expected kind, ignoring flags; `due` has no flags.
   [[nodiscard]] bool has_kind_of(const MessageHeader& due) const {
     return (kind & ~(kNotFinite | kStopWished)) == due.kind;
   }
-  // Whether this is the header that was due.
+  // Whether this is the expected header, ignoring flags.
   [[nodiscard]] bool is(const MessageHeader& due) const {
     return has_kind_of(due) && step == due.step && stream == due.stream && number == due.number;
   }
 };
 
-// The bytes of a segment's partial sums so far, and a word of the ranks (RateWord). The note of a
-// partial sum counts it and those that are in it; that of a total is complete.
+// The bytes of a segment's partial sums so far, and the ranks' combined word (RateWord). The note
+// of a partial sum counts its own payload and the payloads added into it; the note of a total is
+// complete.
 struct RateNote {
   static constexpr std::uint16_t kAlarm = 0x8000;
 
@@ -59,7 +60,7 @@ struct RateNote {
 };
 
 inline constexpr std::size_t kMessageHeaderBytes = sizeof(MessageHeader);
-// The header and the seal, which every message has.
+// Header and seal: every message has both.
 inline constexpr std::size_t kMessageFrameBytes = kMessageHeaderBytes + kSealBytes;
 static_assert(kMessageHeaderBytes == 16 && sizeof(RateNote) == 8 &&
               std::endian::native == std::endian::little);

@@ -1,17 +1,17 @@
 // The message buffers of one rank in the exchange of a bucket, and all transfers into and out of
 // them.
 //
-// There are `window` buffers for sends and 2 x window for receives, each for one message. A message
-// that is forwarded leaves from the buffer into which it came; this buffer is free again when its
+// There are `window` buffers for sends and 2 x window for receives, each for one message. A
+// forwarded message leaves from the buffer that received it; this buffer is free again when its
 // sends have ended. At most `window` sends are under way, so at least `window` receives are always
 // posted or waiting to be taken (exchange_plan.hpp needs that).
 //
-// Start notices (message_header.hpp) have slots of their own and no buffers here: `others` sends,
-// one to each other rank, and one receive.
+// Start notices (message_header.hpp) have their own slots and no buffers here: one send to each
+// other rank, and one receive.
 //
-// A receive is posted, then its message comes, then the caller takes it: in the order in which they
-// were posted, whatever comes first. Nothing here waits, or knows what messages mean. Nothing is
-// allocated after construction; failures are the transport's.
+// The caller posts receives and later takes their messages in the same order, whichever arrives
+// first. Nothing here waits or interprets messages. Nothing is allocated after construction;
+// failures are the transport's.
 #pragma once
 
 #include <cstddef>
@@ -29,26 +29,27 @@ class MessageSlots {
  public:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-  // A message has `most_targets` targets at most. Counts bytes in `stats`, which outlives this
+  // A message has at most `most_targets` targets. Bytes are counted in `stats`, which outlives this
   // object.
   MessageSlots(Transport& transport, std::size_t window, std::size_t most_targets,
                ExchangeStats& stats);
 
   [[nodiscard]] std::size_t buffers() const { return receives_.size() + sends_.size(); }
-  // Begins a step, when all transfers of the last one have ended. The buffers stay as long.
+  // Begins a step; all transfers of the previous one must have ended. `buffers` must live until the
+  // transfers of this step have ended.
   void begin_step(BufferSet& buffers);
 
   // ---- receives
   // The first free buffer from that one on, or kNone.
   [[nodiscard]] std::size_t free_receive(std::size_t at) const;
   void post(std::size_t receive, int from, int tag);
-  // Whether the message of the receive that was posted first has come, of those not taken yet.
+  // Whether the message of the oldest receive that is not taken yet has arrived.
   [[nodiscard]] bool has_come() const {
     return receives_[arrival_order_[arrival_head_]].state == State::arrived;
   }
   // This message.
   [[nodiscard]] std::span<const std::byte> next() const;
-  // Takes it. Its buffer is free, but keeps its bytes until the next post(). Returns the buffer.
+  // Takes it and returns its buffer. The buffer is free, but keeps its bytes until the next post().
   std::size_t take();
 
   // ---- sends
@@ -57,21 +58,20 @@ class MessageSlots {
   [[nodiscard]] std::span<std::byte> send_buffer(std::size_t send) const {
     return {buffers_->at(receives_.size() + send), buffers_->bytes()};
   }
-  // Sends a message that lies in the buffer of that send.
+  // Sends a message that lies in send_buffer(send).
   void send(std::size_t send, std::span<const std::byte> message, std::span<const int> to, int tag);
-  // Sends the message that was taken from that receive, as it came.
+  // Sends the message that was taken from that receive, unchanged.
   void forward(std::size_t send, std::size_t receive, std::span<const std::byte> message,
                std::span<const int> to, int tag);
   [[nodiscard]] bool is_sending() const { return sends_under_way_ > 0; }
 
   // ---- notices
   void post_notice(std::span<std::byte> buffer, int tag);
-  // To these ranks. The notice stays as it is until its sends have ended.
+  // Sends the notice to these ranks. It must not change until its sends have ended.
   void send_notices(std::span<const std::byte> notice, std::span<const int> to, int tag);
 
-  // ---- all transfers
-  // Takes note of transfers that have ended, and calls on_notice(bytes, from) for a notice that has
-  // come. Returns whether there were any.
+  // ---- all transfers Handles transfers that have ended, and calls on_notice(bytes, from) for a
+  // notice that has arrived. Returns whether any transfer has ended.
   template <class OnNotice>
   bool poll(OnNotice on_notice) {
     const std::span<const Completion> all = channel_->poll();

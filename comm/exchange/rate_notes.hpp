@@ -1,5 +1,5 @@
 // The rate notes of one exchange on one rank: reads them from messages, writes them into messages,
-// and counts from them what the step has sent over all ranks (rate_control.hpp).
+// and sums from them the bytes that all ranks have sent in the step (rate_control.hpp).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace dp {
 
 class RateNotes {
  public:
-  // Without an order messages have no notes. Both outlive this object.
+  // If `order` is null, messages have no notes. Both arguments outlive this object.
   RateNotes(const RateOrder* order, const ExchangePlan& plan) : order_(order), plan_(plan) {
     if (order != nullptr) notes_.resize(plan.segments.size());
   }
@@ -29,7 +29,7 @@ class RateNotes {
     std::ranges::fill(notes_, RateNote{});
   }
 
-  // The task's message has come.
+  // Call it when the task's message has arrived.
   void take(const PlanTask& task, const std::byte* from, std::size_t payload_bytes) {
     if (order_ == nullptr) return;
     RateNote note;
@@ -41,7 +41,7 @@ class RateNotes {
     }
   }
 
-  // The task's message has been encoded.
+  // Call it when the task's message has been encoded.
   void write(const PlanTask& task, std::byte* to, std::size_t payload_bytes) {
     if (order_ == nullptr) return;
     RateNote& note = notes_[task.segment];

@@ -1,3 +1,7 @@
+// Outline: an encode has three parts. begin() chooses the quantiser step and examines the values;
+// encode() calls the codec, the only part that other threads run (encode_own); end() handles a sum
+// that cannot be encoded, counts clamped values and takes the sample. add_and_encode() runs all
+// three for one task; add() and assign_total() only decode.
 #include "comm/exchange/segment_coder.hpp"
 
 #include <algorithm>
@@ -111,7 +115,7 @@ SegmentCoder::Encode SegmentCoder::make_encode(const PlanTask& task, std::span<s
           .measures_squares = has_residual && measures_squares(task)};
 }
 
-// The sum is there.
+// Call it when the sum to encode is complete.
 void SegmentCoder::begin(Encode& encode) {
   encode.context.quantiser_step = step_of(encode.task, encode.sum, encode.residual);
   if (encode.is_sampled) sample_.before(encode.sum, encode.residual);
@@ -179,7 +183,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
   }
   const std::size_t bytes = encode.result.payload_bytes;
   if (task.give == Give::total) {
-    // From now on this rank holds what all others will decode.
+    // From now on this rank holds the values that all others will decode.
     is_finite_ = is_finite_ && !is_flagged(task.segment);
     if (!encode.codec.is_lossless() || !encode.result.finite) {
       const Stopwatch watch = decode_watch(task, true, bytes);

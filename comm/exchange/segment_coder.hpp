@@ -1,18 +1,17 @@
-// The codec calls of one rank in the exchange of a bucket: they add messages to its values, and
-// make messages of its values. Every call is measured and traced, and one encode per step is
+// All codec calls of one rank in the exchange of a bucket: decode received payloads into its values
+// and encode its values into payloads. Every call is timed and traced, and one encode per step is
 // sampled (encode_sample.hpp).
 //
-// A rank whose own values of a segment are not finite counts as a rank with zeros: it passes on
-// what it received, and the flag. If even that cannot be encoded, it sends zeros and keeps its
+// If a rank's own values of a segment are not finite, they count as zeros: the rank passes on what
+// it received, with the flag. If that cannot be encoded either, it sends zeros and keeps its
 // residual.
 //
-// Finite values whose sum is more than the codec can carry (2^126 for most) are treated in the same
-// way. A rank that has added one message of the codec to its own values counts as a rank with zeros
-// and passes that message on. A rank that has added several (the owner on direct, the root and the
+// Finite values whose sum exceeds the codec's range (2^126 for most codecs) are treated in the same
+// way. A rank that has added one encoded message to its own values drops its own values and passes
+// that message on. A rank that has added several messages (the owner on direct, the root and the
 // inner ranks of a tree, the parameter server) cannot remove its own values again. It sends zeros,
-// and what the messages carried of that segment is lost, with what their senders' residuals had
-// given to it. Only in this case does a skipped step take something from residuals for good. Sums
-// within the codec's range, and all other segments, lose nothing.
+// and the received parts of that segment are lost, including the senders' residuals in them. This
+// is the only case in which a skipped step loses residuals for good.
 //
 // For a payload that no encoder writes, the codec throws Error(communication). Nothing is allocated
 // after construction.
@@ -30,8 +29,9 @@ namespace dp {
 
 class Stopwatch;
 
-// The index of the first value that is not finite, in the memory that the segments lie in; 0 if all
-// are. Asks for halves, so that it is for failures only.
+// The index of the first value that is not finite; 0 if all are finite. `memory` is the memory that
+// holds the values. It searches by bisection, with one call of is_finite() for each halving: for
+// failures only.
 [[nodiscard]] std::size_t find_not_finite(const SegmentMemory& memory,
                                           std::span<const float> values);
 
@@ -46,7 +46,7 @@ class SegmentCoder {
   void begin_step(std::uint64_t step);
   void measure_saturation() { sample_.measure_saturation(); }
 
-  // Whether some rank's input to the segment was not finite, as far as this rank knows.
+  // Marks a segment: some rank's input to it was not finite, as far as this rank knows.
   void flag(std::uint32_t segment) { is_flagged_[segment] = 1; }
   [[nodiscard]] bool is_flagged(std::uint32_t segment) const { return is_flagged_[segment] != 0; }
   // Whether all segments whose total this rank holds were finite on all ranks.
@@ -55,27 +55,28 @@ class SegmentCoder {
   [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
   // Exchange::clamped.
   [[nodiscard]] const ClampedValues& clamped() const { return clamped_; }
-  // What this step has encoded, where RateOrder asks for it.
+  // Sums of squares of all that this step has encoded, if RateOrder::measures_squares asks for
+  // them.
   [[nodiscard]] const SiteSquares& squares() const { return squares_; }
 
-  // For a task that takes a payload and sends nothing: adds a partial sum, or assigns the total.
+  // For a task that takes a payload and encodes nothing: adds a partial sum, or assigns the total.
   void add(const PlanTask& task, std::span<const std::byte> received);
   void assign_total(const PlanTask& task, std::span<const std::byte> received);
-  // Adds the payload that the task has taken, if any, and encodes the sum. If this is the total, it
-  // is replaced by what others decode. Returns the length of the encoded payload.
+  // Adds the payload that the task has taken, if any, and encodes the sum. A total is then replaced
+  // by the values that the other ranks will decode. Returns the length of the encoded payload.
   std::size_t add_and_encode(const PlanTask& task, std::span<const std::byte> received,
                              std::span<std::byte> payload);
 
-  // Encodes partial sums of up to kMostAtOnce tasks that take nothing, with ExchangeSetup::threads.
-  // Writes the payload of tasks[i] to the start of payloads[i], and shortens payloads[i] to it. In
-  // a trace their common time is divided evenly among them.
-  static constexpr std::size_t kSegmentsAThread = 4;  // waking one takes a third of a usual encode
+  // Encodes the partial sums of up to kMostAtOnce tasks that take nothing, with
+  // ExchangeSetup::threads. Writes the payload of tasks[i] to the start of payloads[i], and
+  // shortens payloads[i] to it. In a trace their common time is divided evenly among them.
+  static constexpr std::size_t kSegmentsAThread = 4;  // waking one takes a third of an encode
   static constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
   void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);
 
-  // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
+  // For an exchange that sends nothing (one rank): only determines whether the values are finite.
   void judge_own_values();
-  // What encodes of a codec with a rate keep from step to step.
+  // Lists what a codec with a rate keeps from step to step.
   void list_state(const std::string& prefix, StateVisitor& visitor) {
     if (setup_.rate != nullptr) rates_.list_state(visitor, prefix);
   }
@@ -83,7 +84,8 @@ class SegmentCoder {
   void put_back_delivered();
 
  private:
-  // One encode. begin() and end() are called in the order of the tasks; encode() by any thread.
+  // One encode. begin() and end() are called in the order of the tasks; any thread may call
+  // encode().
   struct Encode {
     const PlanTask& task;
     const Codec& codec;
@@ -92,7 +94,7 @@ class SegmentCoder {
     std::span<std::byte> payload;
     EncodeContext context;
     bool is_sampled, measures_squares;
-    bool is_one_trip = false;  // the codec adds what was received on the way
+    bool is_one_trip = false;  // the codec decodes, adds and encodes in one call
     EncodedSquares squares = {};
     EncodeResult result = {};
   };

@@ -1,11 +1,11 @@
 // Outline: a list of tasks and three positions in it. The first is the next receive to post, the
-// second the next message to handle, the third the next message to send. progress() takes note of
-// ended transfers, posts receives into free buffers, and then does one of two things: it sends
-// segments that need nothing from others (one, or several if codecs have threads), or it handles
-// the next message of the list if that has come. To handle a message is to decode and add it or to
-// assign it, and to encode the sum or forward the message if the task says so. The exchange has
-// delivered when the last two positions are at the list's end, and is done when also all transfers
-// have ended and all ranks have started.
+// second the next message to handle, the third the next message to send. progress() handles ended
+// transfers, posts receives into free buffers, and then does one of two things: it sends segments
+// that need nothing from others (one, or several if codecs have threads), or it handles the next
+// message of the list if that has arrived. Handling a message means to add or assign its payload,
+// and then, if the task says so, to encode the sum or forward the message. The exchange has
+// delivered when the last two positions are at the list's end. It is done when, in addition, all
+// transfers have ended and all partners have started.
 #include "comm/exchange/segment_exchange.hpp"
 
 #include <algorithm>
@@ -87,10 +87,10 @@ class SegmentExchange final : public Exchange {
     return at;
   }
 
-  // Messages of one tag arrive from a rank in the order in which it sent them, so an exchange needs
-  // one tag, and the next one, which a fast rank may have begun, needs another. No rank can be
-  // further ahead, because it ends an exchange only when all others have started it
-  // (ExchangePlan::Notices).
+  // Messages of one tag arrive from a rank in the order in which it sent them, so one tag per
+  // exchange is enough. The next exchange, which a fast rank may have begun already, needs another
+  // tag. No rank can be further ahead, because it ends an exchange only when all others have
+  // started it (ExchangePlan::Notices).
   [[nodiscard]] int tag(std::uint32_t kind) const {
     return stream_tag(setup_.stream, tag_parity_, kind);
   }
@@ -117,13 +117,13 @@ class SegmentExchange final : public Exchange {
   ExchangeSetup setup_;
   ExchangePlan plan_;
   int rank_;
-  std::vector<int> partners_;  // who gets this rank's start notice or first message, and sends one
+  std::vector<int> partners_;  // get this rank's start notice or first message, and send one
   SegmentCoder coder_;
   RateNotes notes_;
   std::uint64_t step_ = 0;
   std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
-  bool stop_is_wished_ = false;   // by some rank, as far as this one knows
+  bool stop_is_wished_ = false;   // some rank does, as far as this one knows
   std::size_t most_at_once_ = 1;  // segments that are encoded together
   std::size_t partners_started_ = 0;
   std::vector<bool> has_heard_of_;  // by rank, without notices
@@ -134,7 +134,7 @@ class SegmentExchange final : public Exchange {
   std::optional<MessageSlots> slots_;  // nothing if nothing is exchanged
 };
 
-// Those of the plan, or all other ranks from the next one on.
+// The plan's partners, or all other ranks, beginning with the next one.
 std::vector<int> partners_in(const ExchangePlan& plan, int rank, int ranks) {
   if (plan.notices != ExchangePlan::Notices::to_all) return plan.partners();
   std::vector<int> others;
@@ -233,7 +233,8 @@ bool SegmentExchange::take_note_of_ended() {
   return has_ended;
 }
 
-// The header of a message that is as it was sent; zeros if it is too short for a rate note.
+// Checks the seal and returns the header; zeros if the message is too short for header and rate
+// note.
 MessageHeader SegmentExchange::read_header(std::span<const std::byte> message,
                                            std::size_t note_bytes, int from) const {
   setup_.transport->check_seal(message, from, [&] {
@@ -296,8 +297,8 @@ bool SegmentExchange::send_own() {
   return true;
 }
 
-// Handles the next message of the list, if it has come and the message that follows from it can be
-// sent.
+// Handles the next message of the list, if it has arrived and the message that follows from it can
+// be sent.
 bool SegmentExchange::handle_arrival() {
   if (next_handled_ == plan_.tasks.size()) return false;
   const PlanTask& task = plan_.tasks[next_handled_];
@@ -322,7 +323,7 @@ bool SegmentExchange::handle_arrival() {
     if (task.encodes()) {
       slots_->send(send_at, sent, plan_.targets_of(task), tag(0));
     } else {
-      // As it came: its header and its seal are also right for the ranks that get it.
+      // Unchanged: its header and seal are valid for the next receivers, too.
       slots_->forward(send_at, receive, message, plan_.targets_of(task), tag(0));
     }
     next_sent_ = next_send(next_sent_ + 1);
@@ -331,8 +332,8 @@ bool SegmentExchange::handle_arrival() {
   return true;
 }
 
-// Adds the message's payload to this rank's values or assigns it. Returns the message that the task
-// encodes, in the buffer of that send; empty if it encodes none.
+// Adds the message's payload to this rank's values, or assigns it. If the task encodes, returns the
+// new message, in the buffer of that send; otherwise empty.
 std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
                                                            std::size_t send_at,
                                                            std::span<const std::byte> message) {
@@ -354,8 +355,8 @@ std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
   return {};
 }
 
-// Writes a message into the buffer of that send: the sum of this rank's values and of the payload
-// received, if there is one.
+// Encodes the sum of this rank's values and the received payload (may be empty) into the buffer of
+// that send. Returns the message.
 std::span<const std::byte> SegmentExchange::write_message(const PlanTask& task, std::size_t send_at,
                                                           std::span<const std::byte> received) {
   const std::span<std::byte> buffer = slots_->send_buffer(send_at);

@@ -12,7 +12,7 @@ constexpr std::uint32_t kMagnitude = 0x7fffffffu;
 constexpr int kMostCode = 127;              // of the codec
 constexpr double kPrecision = 1.0 / 128.0;  // of steps, in octaves
 
-// Of a segment, kRun values in a row are looked at, in kMostRuns places.
+// The sample of a segment: kRun consecutive values in each of kMostRuns places.
 constexpr std::size_t kRun = 256, kMostRuns = 16;
 
 }  // namespace
@@ -23,8 +23,9 @@ RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const floa
   const std::size_t n = values.size();
   const std::size_t stride = std::max(kRun, n / kMostRuns);
   std::array<std::uint8_t, kRun> bins;
-  // Several tables, by turns: half of all values are in the first bin, and an increment has to wait
-  // for the one before of the same number. A branch around that bin is guessed wrongly too often.
+  // Several tables, used in turn: half of all values are in the first bin, and an increment has to
+  // wait for the previous increment of the same counter. A branch around that bin is mispredicted
+  // too often.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, kBins + 1>, kTables> tables = {};
   static_assert(kBins < 256);
@@ -59,7 +60,7 @@ double RelativeMagnitudes::count_from(float steps) const {
   const auto bits = std::bit_cast<std::uint32_t>(steps);
   const std::uint32_t bin = (bits >> kBinShift) - kBefore;
   if (bin >= kBins) return 0.0;
-  // Within a bin values are taken to lie evenly.
+  // Values are assumed to be spread evenly within a bin.
   constexpr double kWidth = 1u << kBinShift;
   const double above = static_cast<double>(bits & ((1u << kBinShift) - 1u)) / kWidth;
   return from_[bin] - above * (from_[bin] - from_[bin + 1]);

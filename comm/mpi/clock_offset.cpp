@@ -15,7 +15,7 @@ namespace {
 constexpr int kFewestTrips = 40;
 constexpr std::int64_t kGoodError_ns = 20'000, kLongest_ns = 100'000'000;
 
-// At first looks without sleeping, because a sleep would be part of the round trip.
+// Polls without sleeping at first, because a sleep would be part of the round trip.
 void finish(Communicator& communicator, MPI_Request& request) {
   constexpr int kLooks = 5000;
   for (int look = 0; look < kLooks; ++look) {
@@ -82,8 +82,8 @@ ClockLine::ClockLine(const ClockReading& first, const ClockReading& last) : firs
   if (passed_ns <= 0) return;
   const double drift =
       static_cast<double>(last.offset_ns - first.offset_ns) / static_cast<double>(passed_ns);
-  // Two inexact readings at almost the same moment show no drift. No real clock drifts as fast as
-  // this.
+  // Two inexact readings at almost the same moment do not show a drift. No real clock drifts faster
+  // than this.
   constexpr double kMost = 0.01;
   drift_ = std::clamp(drift, -kMost, kMost);
 }

@@ -1,10 +1,11 @@
-// How far apart the steady clocks of the ranks are, so that times of all ranks can be shown on one
-// clock. (Processes on one host have the same clock. The clocks of two hosts began at different
+// Measures the offsets between the ranks' steady clocks, so that times of all ranks can be shown on
+// one clock. (Processes on one host have the same clock. The clocks of two hosts began at different
 // times and run at speeds that differ by some millionths.)
 //
 // A rank asks rank 0 for the time and assumes that rank 0 read its clock in the middle of the round
-// trip. This is wrong by at most half of the round trip, whatever the time each way. The shortest
-// of several round trips is used (Cristian: Probabilistic clock synchronization, 1989).
+// trip. The error is at most half of the round trip, however the time divides between the two ways.
+// The shortest of several round trips is used (Cristian: Probabilistic clock synchronization,
+// 1989).
 #pragma once
 
 #include <cstdint>
@@ -21,13 +22,14 @@ struct ClockReading {
   std::int64_t error_ns = 0;   // the offset's largest error: half of the shortest round trip
 };
 
-// Collective, one rank after the other. `now_ns` reads this rank's clock. It takes 40 round trips,
-// and more for up to 0.1 s if none was short: on a busy processor few are.
+// Collective; ranks take turns. `now_ns` reads this rank's clock. It takes 40 round trips, and more
+// for up to 0.1 s if none of them was short: on a busy processor few are.
 [[nodiscard]] ClockReading read_clock_offset(Communicator& communicator,
                                              const std::function<std::int64_t()>& now_ns);
 
-// Converts times of this rank's clock to rank 0's by two readings at different moments. It assumes
-// that the offset changes steadily between and beyond them. The order of times is kept.
+// Converts times of this rank's clock to rank 0's, from two readings at different moments. It
+// assumes that the offset changes linearly between and beyond them. It preserves the order of
+// times.
 class ClockLine {
  public:
   ClockLine(const ClockReading& first, const ClockReading& last);

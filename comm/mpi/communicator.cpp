@@ -1,3 +1,7 @@
+// Outline: every collective starts non-blocking MPI calls and passes their requests to wait(),
+// which polls, answers pings and enforces the deadline. Data and their checksums travel in two
+// calls at the same time; check_part() compares them. Sums and agree() are all_gather() plus local
+// work.
 #include "comm/mpi/communicator.hpp"
 
 #include <pthread.h>
@@ -21,7 +25,7 @@ MPI_Comm duplicate(MPI_Comm parent) {
   return comm;
 }
 
-// Goes before a text.
+// Sent before a text.
 struct TextHead {
   std::int64_t bytes = 0;
   std::uint32_t checksum = 0, unused = 0;
@@ -64,7 +68,7 @@ Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness
 }
 
 Communicator::~Communicator() {
-  // MPI_Comm_free is collective: while an exception unwinds, other ranks may never come to it.
+  // MPI_Comm_free is collective: while an exception unwinds, other ranks may never reach it.
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
@@ -100,7 +104,7 @@ Communicator::Beats::Beats(Communicator& owner) : owner_(owner) {
     try {
       while (!over_.wait_for(lock, kBeat, [&] { return is_over_; })) owner_.serve();
     } catch (const Error&) {
-      // MPI fails: the owner's next call finds that out, and says so.
+      // MPI has failed: the owner's next call will report it.
     }
   });
 }
@@ -122,7 +126,7 @@ void Communicator::throw_damaged(std::string_view what, int from) const {
                     {.rank = rank_, .host = host()});
 }
 
-// What has come from that rank, against its checksum.
+// Checks the part received from that rank against its checksum.
 void Communicator::check_part(std::span<const std::byte> part, int from, const char* what) const {
   if (from == rank_) return;
   if (crc32c(part) != received_checksums_[static_cast<std::size_t>(from)])

@@ -1,15 +1,15 @@
-// A group of ranks, and what they do together apart from the exchange of gradients.
+// A group of ranks: all communication except the exchange of gradients.
 //
 // It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
-// the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there). All
-// ranks call every method marked "collective", in the same order. Every wait sleeps between looks,
-// has a deadline, and names the silent rank (deadline.hpp). Failures of MPI and damaged messages
-// are Error(communication).
+// the main thread until a Reducer exists, then the reducer's thread (Reducer::run runs functions
+// there). All ranks call every method marked "collective", in the same order. Every wait sleeps
+// between polls and has a deadline, whose error names the silent rank (deadline.hpp). Failures of
+// MPI and damaged messages throw Error(communication).
 //
-// Collective calls check what has come before it is used (seal.hpp). What MPI adds up itself cannot
-// be checked, so sums and agreements gather all ranks' values, and each rank adds them up. A rank's
-// checksum travels in a message of its own, at the same time as the data, which therefore need no
-// other place in memory; that of a text travels with its length.
+// Collective calls check received data before they use it (seal.hpp). Sums computed inside MPI
+// cannot be checked. Therefore sums and agreements gather all ranks' values, and each rank adds
+// them up. A checksum travels in a message of its own beside the data, so that the data need not be
+// copied; a text's checksum travels with its length.
 #pragma once
 
 #include <mpi.h>
@@ -60,8 +60,8 @@ class Communicator {
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
 
   // Bytes that this rank has handed to MPI in the collective calls below and in liveness notices.
-  // Gradients are not included; exchanges count their own. A collective counts the least that its
-  // rank passes on. For P ranks that have n bytes each:
+  // Gradients are not included; exchanges count their own. For a collective, this is the minimum
+  // that the rank must send. For P ranks with n bytes each:
   //     broadcast     the root (P-1)(n + 20), nobody else
   //     gather        n + 4, the root nothing; of texts (P-1) 20 and n, the root without n
   //     all_to_all    all parts but its own, and 4 for each
@@ -73,7 +73,7 @@ class Communicator {
   }
   // PeerLinks::sent_on_wire().
   [[nodiscard]] std::optional<double> sent_on_wire() const { return links_.sent_on_wire(); }
-  // What one gather_rows() of that many bytes adds to control_bytes() on this rank.
+  // The bytes that one gather_rows() of `bytes` adds to control_bytes() on this rank.
   [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
     return rank_ == 0 ? 0 : bytes + kSealBytes;
   }
@@ -82,30 +82,30 @@ class Communicator {
   [[nodiscard]] double timeout_s() const { return timeout_s_; }
   // A deadline that starts now, for waits elsewhere.
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
-  // What the waits of this object are for from now on, such as "the loading of data", for messages;
-  // empty: they say it themselves.
+  // Names the activity of all later waits, such as "the loading of data", for messages. Empty: each
+  // wait names its own.
   void set_activity(std::string activity) { activity_ = std::move(activity); }
-  // Where warnings about slow ranks go. The thread that owns this object calls it.
+  // Sets the receiver of warnings about slow ranks. The thread that owns this object calls it.
   void set_warn(std::function<void(const std::string&)> warn) {
     liveness_.set_warn(std::move(warn));
   }
 
   void set_patience(const Patience& patience) { liveness_.set_patience(patience); }
 
-  // Runs f, which may take long and does not use MPI. Meanwhile another thread answers the other
-  // ranks' questions, so that they wait for this one (up to Patience::with_busy).
+  // Runs f, which may take long and must not use MPI. Meanwhile another thread answers the other
+  // ranks' pings, so that they wait for this rank (up to Patience::with_busy).
   template <class F>
   void busy(F f) {
     const Beats beats(*this);
     f();
   }
 
-  // Collective: every rank's `text` becomes that of rank `root`.
+  // Collective: replaces every rank's `text` by rank `root`'s.
   void broadcast(std::string& text, int root = 0);
   // Collective: all ranks' texts, by rank, on rank 0; empty on the others.
   [[nodiscard]] std::vector<std::string> gather(const std::string& text);
-  // Collective: all ranks' rows, by rank, on rank 0; empty on the others. Every rank gives the same
-  // number of rows.
+  // Collective: all ranks' rows, by rank, on rank 0; empty on the others. Every rank passes the
+  // same number of rows.
   template <class Row>
   requires std::is_trivially_copyable_v<Row>
   [[nodiscard]] std::vector<Row> gather_rows(std::span<const Row> mine) {
@@ -121,7 +121,8 @@ class Communicator {
     all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
     return all;
   }
-  // Collective: writes the same number of values of each rank, by rank, into `all` on all ranks.
+  // Collective: writes all ranks' values, by rank, into `all` on all ranks. Every rank passes the
+  // same number of values.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all) {
@@ -130,7 +131,8 @@ class Communicator {
     all_gather_bytes(std::as_bytes(mine), all.data());
   }
   // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
-  // and writes what is for this rank, by sender, into `all`. first_of_rank is the same everywhere.
+  // and writes the parts for this rank, by sender, into `all`. first_of_rank is the same on all
+  // ranks.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
@@ -141,8 +143,8 @@ class Communicator {
     all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
   }
   // Collective: sums over ranks, in place. Values are added in the order of ranks, so the bits are
-  // the same on all ranks and in every run. Of many of them kPart of each rank are gathered at a
-  // time, which bounds memory and how long a rank waits for one message.
+  // the same on all ranks and in every run. At most kPart values of each rank are gathered at a
+  // time, which bounds memory and the wait for one message.
   static constexpr std::size_t kPart = 1 << 18;
   void all_sum(std::span<std::int64_t> values);
   void all_sum(std::span<double> values);
@@ -168,19 +170,20 @@ class Communicator {
     agree(exit_code == 0, message, static_cast<ErrorKind>(exit_code));
   }
 
-  // For a message that the caller has received on handle(): it was damaged. `what` names it.
+  // Throws the error for a damaged message that the caller has received on handle(). `what` names
+  // the message.
   [[noreturn]] void throw_damaged(std::string_view what, int from) const;
   // Waits for a request that the caller has made on handle(). `what` completes "silent for 60 s in
   // ...".
   void wait(MPI_Request& request, const char* what);
-  // Answers other ranks' questions whether this one is alive. The thread that owns this object
-  // calls it a few times a second when it does not wait in one of the methods above.
+  // Answers other ranks' pings (liveness.hpp). The thread that owns this object calls it a few
+  // times a second while it is not waiting in one of the methods above.
   void serve() { liveness_.serve(whereabouts_); }
-  // What serve() tells them.
+  // The place in the run that serve() reports to them.
   void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
   [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
 
-  // While it lives, another thread owns this object. There is one such thread at a time.
+  // While a Lent exists, another thread owns the communicator. Only one Lent may exist at a time.
   class Lent {
    public:
     explicit Lent(Communicator& owner) : owner_(owner) {
@@ -195,8 +198,9 @@ class Communicator {
     Communicator& owner_;
   };
 
-  // While it lives, the others hear that this rank is busy, with what they do not take part in, and
-  // wait as long as it comes on. It may use MPI, and calls comes_on() often.
+  // While a Busy exists, this rank reports to the others that it is busy with work of its own, and
+  // they wait while the work advances. Unlike busy(), the work may use MPI. It must call comes_on()
+  // often.
   class Busy {
    public:
     explicit Busy(Communicator& owner) : owner_(owner), before_(owner.whereabouts_) {
@@ -249,7 +253,7 @@ class Communicator {
   struct Parts {
     std::vector<int> sizes, begins;
   } sent_parts_, received_parts_;  // of all_to_all
-  // Of the parts of a collective, by rank.
+  // Checksums of the parts of a collective, by rank.
   std::vector<std::uint32_t> sent_checksums_, received_checksums_;
   std::vector<std::string> hosts_;
   PeerLinks links_;

@@ -1,3 +1,6 @@
+// Outline: look() decides between going, slow and over, from the time since the last move and the
+// answers to pings. fail() and warn() write the message: the silent ranks, or the rank furthest
+// behind. await_turn() makes one of several ranks report.
 #include "comm/mpi/deadline.hpp"
 
 #include <fmt/format.h>
@@ -13,15 +16,16 @@
 namespace dp {
 namespace {
 
-// Nothing has moved for so long: the others are asked, and a slow one is told a little later.
+// After this time without a move the others are pinged; a little later, a warning names a slow
+// rank.
 constexpr double kAsk_s = 5.0, kAnswer_s = 0.5;
-// The parts of a timeout in which a rank is asked again.
+// The number of pings to a rank in one timeout.
 constexpr double kQuestions = 8.0;
-// All ranks notice a silent one at about the same time. The lowest of them reports it. If the job
-// has not ended after this time, the next one does, and so on.
+// All ranks notice a silent rank at about the same time. The lowest of them reports it. If the job
+// has not ended after this time, the next rank reports it, and so on.
 constexpr double kTurn_s = 0.5, kMostTurns_s = 5.0;
-// A rank that hears fewer ranks than it does not hear is probably cut off itself. The others speak,
-// and by then mpirun has been ended (job_end.hpp).
+// A rank with fewer answers than silent ranks is probably cut off itself. It lets the others report
+// first; by then mpirun has been ended (job_end.hpp).
 constexpr double kCutOff_s = 6.5;
 
 double between_s(Liveness::Clock::time_point from, Liveness::Clock::time_point to) {
@@ -36,14 +40,14 @@ Deadline::Deadline(Liveness& liveness, const std::vector<std::string>& hosts, Pe
                    int rank, double timeout_s)
     : liveness_(&liveness), hosts_(&hosts), links_(links), rank_(rank), timeout_s_(timeout_s) {}
 
-// The timeout is over, and the last half of it has passed since the question or the last answer.
+// Whether the timeout is over, and half of a timeout has passed since the ping or the last answer.
 bool Deadline::is_silent(int rank) const {
   if (rank == rank_ || seconds_since(since_) <= timeout_s_) return false;
   const Clock::time_point heard = std::max(asked_, liveness_->answered_at(rank));
   return seconds_since(heard) > 0.5 * timeout_s_;
 }
 
-// All ranks answer, and nothing moves.
+// Call it when all ranks answer and nothing moves.
 bool Deadline::is_patience_over() {
   std::uint64_t done = 0;
   bool is_busy = false;
@@ -101,7 +105,8 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// The rank, of those that answer, for which all others seem to wait.
+// The rank furthest behind, among this rank and the ranks that answer: the others seem to wait for
+// it.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);
@@ -153,7 +158,7 @@ std::string Deadline::about_link(int silent_rank) const {
   return {};
 }
 
-// While the others have their turn, this rank still answers them.
+// Lets lower ranks report first, and answers pings meanwhile.
 void Deadline::await_turn(const Whereabouts& mine, int silent_ranks) {
   const Clock::time_point began = Clock::now();
   const bool is_cut_off = 2 * silent_ranks > static_cast<int>(hosts_->size());
@@ -199,7 +204,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
       Setting{"timeout"});
 }
 
-// One rank warns: the lowest of those that are not slow themselves.
+// Only one rank warns: the lowest that is not slow itself.
 void Deadline::warn(const Whereabouts& mine, const std::string& what) {
   has_warned_ = true;
   warned_of_.clear();

@@ -1,17 +1,17 @@
-// The deadline of a wait: when nothing has moved for too long, finds the rank that is to blame and
+// The deadline of a wait: when nothing has moved for too long, it identifies the rank at fault and
 // ends the run.
 //
-// When nothing has moved for half of the timeout, or for 5 s, it asks every other rank again and
-// again (liveness.hpp). What follows from the answers:
+// When nothing has moved for half of the timeout (5 s at most), it pings every other rank
+// repeatedly (liveness.hpp). The answers decide:
 //
 //     no answer for half of the timeout   that rank is silent: the run ends; the message names the
-//                                         rank and what the kernel knows of the link to it
-//     all answer, one of them is busy     it loads, measures or sends to one rank: it is waited for
-//                                         while it comes on, and 60 timeouts when it does not
-//     all answer, nothing moves           after ten timeouts the run ends
+//                                         rank and the state of the link to it (peer_links.hpp)
+//     all answer, one of them is busy     it loads, measures or sends to one rank: wait while its
+//                                         work advances, and for 60 timeouts when it does not
+//     all answer, nothing moves           the run ends after ten timeouts
 //
-// Meanwhile a warning names a slow rank. If several ranks notice the same, the lowest reports it:
-// it says so to the others first, which then keep quiet.
+// Meanwhile a warning names a slow rank. If several ranks notice a failure, the lowest of them
+// reports it: it notifies the others first, and they stay silent.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace dp {
 // Call moved() whenever something has happened and check() when nothing has.
 class Deadline {
  public:
-  // `links` may be null. All but the last two live longer than the deadline.
+  // `links` may be null. The first three arguments outlive the deadline.
   Deadline(Liveness& liveness, const std::vector<std::string>& hosts, PeerLinks* links, int rank,
            double timeout_s);
 
@@ -35,8 +35,8 @@ class Deadline {
     has_asked_ = false;
     if (has_warned_) tell_moved();
   }
-  // Throws Error(communication) when the time is over. `what` says what the rank waits for ("the
-  // exchange of bucket 3 in step 17"); it is called only then, and for a warning.
+  // Throws Error(communication) when the time is over. what() returns the object of the wait ("the
+  // exchange of bucket 3 in step 17"); it is called only for the error and for a warning.
   template <class What>
   void check(const Whereabouts& mine, What what) {
     const State state = look(mine);
@@ -64,10 +64,11 @@ class Deadline {
   PeerLinks* links_;
   int rank_;
   double timeout_s_;
-  // `asked_` is when the others were first asked, or when this process went on after it had been
-  // stopped itself.
+  // `asked_` is the time of the first ping, or the time when this process continued after it had
+  // been stopped itself.
   Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
-  // When busy ranks were last seen to come on, or to become or end being busy; what they had done.
+  // The last time when a busy rank's work advanced, or a rank became or ceased to be busy; and the
+  // sum of their work.
   Clock::time_point came_on_ = since_;
   std::uint64_t work_done_ = 0;
   bool has_asked_ = false, has_warned_ = false;

@@ -17,8 +17,9 @@ namespace dp {
 namespace {
 
 constexpr const char* kRank = "OMPI_COMM_WORLD_RANK";
-// The job, and the daemon that has started the rank: in a test, hosts of a job may run under one
-// kernel. Open MPI 4 names the daemon, and in Open MPI 5 and Slurm each has a folder of its own.
+// Variables that identify the job and the daemon that has started the rank (in tests, several
+// "hosts" of a job run under one kernel). Open MPI 4 names the daemon; in Open MPI 5 and Slurm each
+// daemon has its own folder.
 constexpr const char* kJob = "PMIX_NAMESPACE";
 constexpr std::array kDaemons = {"OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_TMPDIR"};
 
@@ -91,7 +92,8 @@ std::vector<HostRank> ranks_on_this_host() {
                             .process = static_cast<pid_t>(number(name)),
                             .is_stopped = letter == 'T' || letter == 't'};
     if (found.rank < 0) continue;
-    // A wrapper of a rank has its environment too; the process that was started last is the rank.
+    // A wrapper script has the rank's environment, too; the process that was started last is the
+    // rank.
     const auto same = std::ranges::find(ranks, found.rank, &HostRank::rank);
     if (same == ranks.end()) {
       ranks.push_back(found);

@@ -1,6 +1,6 @@
-// The ranks of a job that run on this host, as the kernel sees them: for messages about a rank that
-// does not answer, and where MPI itself cannot be asked. It needs mpirun (Open MPI 4 or 5) or
-// Slurm's PMIx, and /proc; without them there are none.
+// The ranks of this job on this host, as the kernel sees them: for messages about a rank that does
+// not answer, and for times when MPI cannot be called. Requires mpirun (Open MPI 4 or 5) or Slurm's
+// PMIx, and /proc; otherwise the list is empty.
 #pragma once
 
 #include <sys/types.h>
@@ -15,10 +15,11 @@ struct HostRank {
   bool is_stopped = false;  // by SIGSTOP, Ctrl-Z or a debugger
 };
 
-// By rank; this one included.
+// Sorted by rank; includes this rank.
 [[nodiscard]] std::vector<HostRank> ranks_on_this_host();
 
-// What mpirun or srun tells a rank about itself, before MPI_Init too; -1 where nobody does.
+// This rank's numbers from the environment of mpirun or srun, valid before MPI_Init, too; -1 if
+// they are not set.
 [[nodiscard]] int rank_from_launcher();
 [[nodiscard]] int size_from_launcher();
 [[nodiscard]] int local_size_from_launcher();

@@ -1,15 +1,16 @@
-// A thread that runs jobs one after the other, and calls a short function between them from time to
-// time.
+// A thread that runs jobs one after the other, and calls a short function (`idle`) between them
+// from time to time.
 //
 // A caller hands over a job in one of two ways:
 //     run(f)      waits for the job and throws its exception; the thread continues.
 //     post(...)   returns at once; wait() waits for it later. Its exception is a failure.
-// A *failure* (of a posted job, or of start or idle) ends the thread. Every call that waits for a
-// job that is not over throws it, and so does every later post() and run(). Nothing is restarted.
+// A *failure* (an exception of a posted job, of start or of idle) ends the thread. Every call that
+// waits for an unfinished job throws it, and so does every later post() and run(). Nothing is
+// restarted.
 //
-// Jobs are numbered in the order in which they come; job 0 does not exist and counts as over. A
-// long job checks must_stop() and sleeps in nap(). stop(), or the destructor, tells the running job
-// to end, waits until it has ended, and drops the jobs after it.
+// Jobs are numbered in the order in which they are posted; job 0 does not exist and counts as over.
+// A long job checks must_stop() and sleeps in nap(). stop() and the destructor ask the running job
+// to end, wait until it has ended, and drop the jobs after it.
 //
 // Any thread may call, but jobs may not. Nothing is allocated while at most kUsualJobs are waiting.
 #pragma once
@@ -33,8 +34,9 @@ namespace dp {
 struct JobThreadOptions {
   const char* name = "dp-jobs";      // for debuggers and top; at most 15 characters
   std::function<void()> start = {};  // called once, before all jobs
-  std::function<void()> idle = {};   // called between jobs whenever `rest` has passed, or earlier
-  std::function<void(const std::exception_ptr&)> failed = {};  // called when a failure ends it
+  std::function<void()> idle = {};   // called while no job is waiting, after `rest` or earlier
+  // called when a failure ends the thread
+  std::function<void(const std::exception_ptr&)> failed = {};
   std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle
 };
 
@@ -52,7 +54,7 @@ class JobThread {
   Number post(void (*call)(void*), void* context);
   // Returns when that job is over, and all before it are.
   void wait(Number job);
-  // Does the same for so long at most; false: that job is not over yet.
+  // The same, but waits at most for `most`; false: that job is not over yet.
   [[nodiscard]] bool wait_for(Number job, std::chrono::duration<double> most);
   [[nodiscard]] bool is_over(Number job);
   // Throws the failure, if there is one.
@@ -86,7 +88,7 @@ class JobThread {
 
   // For jobs.
   [[nodiscard]] bool must_stop() const { return must_stop_; }
-  // Whether a caller waits, for this job or a later one.
+  // Whether a caller is waiting, for this job or a later one.
   [[nodiscard]] bool is_awaited() const { return waiting_ > 0; }
   // Sleeps until wake(), the end of the time, or stop(). Does not sleep if has_work() is true.
   template <class HasWork>
@@ -109,7 +111,7 @@ class JobThread {
   std::mutex mutex_;
   std::condition_variable to_thread_, to_callers_;
   std::vector<Job> queue_;
-  Number posted_ = 0, over_ = 0;  // the last job that came, and the last that is over
+  Number posted_ = 0, over_ = 0;  // the last job that was posted, and the last that is over
   std::exception_ptr failure_;
   std::atomic<bool> must_stop_ = false;
   std::atomic<int> waiting_ = 0;  // callers

@@ -1,11 +1,11 @@
-// A model of a slow link before a fast one. --throttle delays messages by it.
+// A model of a slow link in front of a fast one; --throttle delays messages by it.
 //
 // Every rank has its own link, which carries `bits_per_s` in each direction at once, like a network
-// card at a switch. A message leaves when the link has carried it; only then the sender hands it to
-// MPI. If several ranks send to one receiver, it takes their messages one after the other.
+// card at a switch. The sender hands a message to MPI when its link has carried it. If several
+// ranks send to one receiver, its link carries their messages one after the other.
 //
-// A message takes more bytes on the wire, as tc's token bucket counts frames of TCP over Ethernet:
-// 66 more for every 1448. Tokens are kept for kSlack_s, so that a thread that wakes up a little
+// A message takes more bytes on the wire: 66 for every 1448, since tc's token bucket counts frames
+// of TCP over Ethernet. Tokens accumulate for kSlack_s, so that a thread that wakes up a little
 // late loses no time on the link.
 //
 // Times are in seconds of any clock that does not go backwards. Only one thread may use it.
@@ -27,7 +27,7 @@ class LinkModel {
 
   explicit LinkModel(double bits_per_s) : seconds_per_byte_(1.0 / goodput(bits_per_s)) {}
 
-  // The bytes of messages per second that such a link carries.
+  // The bytes of messages that such a link carries per second.
   [[nodiscard]] static constexpr double goodput(double bits_per_s) {
     return bits_per_s / 8.0 / (1.0 + kFrameOverheadBytes / kFrameBytes);
   }
@@ -37,13 +37,14 @@ class LinkModel {
     return bytes * (1.0 + kFrameOverheadBytes / kFrameBytes) + messages * kMessageBytes;
   }
 
-  // The time when a message that is given to the link now has left it.
+  // The time at which a message handed to the link now has left it.
   [[nodiscard]] double transmit(std::size_t bytes, double now_s) {
     sent_until_s_ = std::max(sent_until_s_, now_s - kSlack_s) + seconds(bytes);
     return sent_until_s_;
   }
-  // The time when a message that the sender has handed over now has arrived. The sender's link has
-  // carried it until now, and this one carried it at the same time unless it was busy with others.
+  // The time at which a message that the sender has handed over now arrives. The sender's link has
+  // carried it until now; the receiver's link carried it at the same time unless it was busy with
+  // other messages.
   [[nodiscard]] double receive(std::size_t bytes, double now_s) {
     received_until_s_ = std::max(received_until_s_ + seconds(bytes), now_s - kSlack_s);
     return std::max(received_until_s_, now_s);

@@ -28,13 +28,14 @@ Liveness::Liveness(MPI_Comm parent) : between_warnings_(std::chrono::seconds(60)
 
 Liveness::~Liveness() {
   if (receive_ != MPI_REQUEST_NULL) {
-    // Waiting for a receive that is cancelled never depends on another rank; after it MPI does not
-    // write any more. (Freeing the request alone would let it write into memory that is gone.)
+    // Waiting for a cancelled receive never depends on another rank, and afterwards MPI no longer
+    // writes to its buffer. (If the request were only freed, MPI might write into freed memory.)
     MPI_Cancel(&receive_);
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
   }
-  // A send to a rank that does not answer may last until the end, and Open MPI cannot cancel it:
-  // MPI reads its buffer until then. What has not left is kept for as long as the process lives.
+  // A send to a rank that does not answer may never complete, and Open MPI cannot cancel it: MPI
+  // may read its buffer at any time. Buffers of unfinished sends are therefore kept until the
+  // process ends.
   using Kept = std::vector<std::vector<Outgoing>>;
   static Kept& kept = *new Kept;
   for (auto* slots : {&questions_, &answers_, &ends_}) {
@@ -47,7 +48,7 @@ Liveness::~Liveness() {
     }
     if (is_needed) kept.push_back(std::move(*slots));
   }
-  // Freeing is collective in MPI. While an exception passes, the other ranks will not call it.
+  // MPI_Comm_free is collective. While an exception unwinds, the other ranks will not call it.
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
@@ -60,7 +61,7 @@ void Liveness::send(Outgoing& slot, int to, const Message& message) {
   if (slot.request != MPI_REQUEST_NULL) {
     int is_done = 0;
     DP_CHECK_MPI(MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE));
-    if (is_done == 0) return;  // the earlier question has not left yet, so another would not help
+    if (is_done == 0) return;  // the earlier ping has not left yet, so another would not help
   }
   slot.message = Sealed(message);
   DP_CHECK_MPI(
@@ -91,7 +92,7 @@ void Liveness::serve(const Whereabouts& mine) {
       where_[from] = message.where;
     }
   }
-  // The error is kept: the calling thread may not be able to report it (Communicator::busy).
+  // The error is kept, because the calling thread may be unable to report it (Communicator::busy).
   if (damaged_from_) throw_damaged("a sign of life", {.rank = *damaged_from_}, {.rank = rank_});
 }
 

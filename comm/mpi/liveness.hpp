@@ -1,11 +1,11 @@
-// Finds out which ranks are alive: a question ("ping") that every rank answers directly.
+// Pings: finds out which ranks are alive. Every rank answers a ping directly.
 //
-// In a ring all ranks stop when one stops, so a rank that only looks at its neighbour blames the
-// wrong one. A rank whose wait is long asks every other rank (deadline.hpp). On the other rank, the
+// In a ring all ranks stop when one stops, so a rank that only watches its neighbour blames the
+// wrong one. A rank that has waited for long pings every other rank (deadline.hpp). There, the
 // thread that makes MPI calls answers with its place in the run.
 //
-// These messages have their own communicator and are sent only in trouble. They do not count as
-// wire bytes of an exchange; sent_bytes() counts them.
+// Pings have their own communicator and are sent only when something is late. They are not part of
+// an exchange's wire bytes; sent_bytes() counts them.
 #pragma once
 
 #include <mpi.h>
@@ -21,25 +21,25 @@
 
 namespace dp {
 
-// A rank's place in the run, as it tells others. `buckets_begun` counts within `step`; while
-// `is_busy`, it counts what else the rank has done, if it knows.
+// A rank's place in the run, as it reports it. `buckets_begun` counts within `step`; while
+// `is_busy`, it counts the pieces of other work done, if the rank counts them.
 struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
   std::uint32_t is_in_step = 0;
-  std::uint32_t is_busy = 0;  // works without the others
+  std::uint32_t is_busy = 0;  // does work of its own
 };
 
-// How long ranks that answer are waited for, in timeouts.
+// How long to wait for ranks that answer, in timeouts.
 struct Patience {
   double with_living = 10.0;
-  double with_busy = 60.0;  // since it has come on
+  double with_busy = 60.0;  // since its work last advanced
 };
 
 class Liveness {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kMessageBytes = 32 + kSealBytes;  // of a question or an answer
+  static constexpr std::size_t kMessageBytes = 32 + kSealBytes;  // of a ping or an answer
 
   // Collective.
   explicit Liveness(MPI_Comm parent);
@@ -47,29 +47,30 @@ class Liveness {
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  // Answers questions and receives answers that have come. Never waits. If one of them was damaged,
+  // Answers pings and takes answers that have arrived. Never waits. If one of them was damaged,
   // this call and all later ones throw Error(communication).
   void serve(const Whereabouts& mine);
-  // Asks all other ranks; forgets earlier answers.
+  // Pings all other ranks; forgets earlier answers.
   void ask();
-  // Asks them once more; keeps earlier answers.
+  // Pings them again; keeps earlier answers.
   void ask_again();
   [[nodiscard]] bool has_answered(int rank) const;
-  // When its last answer came; the beginning of time if it has not answered since ask().
+  // The time of its last answer; the clock's epoch if it has not answered since ask().
   [[nodiscard]] Clock::time_point answered_at(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
-  // Tells the others that this rank ends the job and says why.
+  // Notifies the others that this rank ends the job and reports the reason.
   void tell_end();
-  // Whether another rank has told it.
+  // Whether another rank has sent that notification.
   [[nodiscard]] bool is_ending() const { return is_ending_; }
-  // The bytes of all questions and answers that this rank has sent.
+  // The bytes of all pings and answers that this rank has sent.
   [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }
 
-  // Where warnings about slow ranks go; empty: nowhere. One is due now and then, at most.
+  // Sets the receiver of warnings about slow ranks; empty: none. Warnings are rate-limited
+  // (may_warn).
   void set_warn(std::function<void(const std::string&)> warn) { warn_ = std::move(warn); }
   [[nodiscard]] bool may_warn() const { return warn_ && Clock::now() >= next_warning_; }
   void warn(const std::string& text);
-  void say(const std::string& text) const { warn_(text); }  // what follows a warning
+  void say(const std::string& text) const { warn_(text); }  // a follow-up to a warning
 
   void set_patience(const Patience& patience) { patience_ = patience; }
   [[nodiscard]] const Patience& patience() const { return patience_; }

@@ -1,10 +1,10 @@
-// How long to sleep between two looks at the network.
+// How long to sleep between two polls ("looks") of the network.
 //
 // MPI moves bytes only during a look, and a look takes about ten microseconds of processor time
 // that the computation could use. With four looks between two events (a message sent or received),
-// an event is found late by an eighth of their distance on average. The link does not stand still
-// meanwhile: several segments are on it at once, and the kernel's socket buffers hold more than it
-// carries during the longest sleep.
+// an event is noticed late by an eighth of the time between events, on average. The link does not
+// idle meanwhile: several segments are on it at once, and the kernel's socket buffers hold more
+// than it carries during the longest sleep.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace dp {
 class LookPace {
  public:
   static constexpr double kLeast_s = 50e-6, kMost_s = 1.5e-3, kLooks = 4.0;
-  // From the end of a sleep, a thread wakes up and handles a message in about this time.
+  // After a sleep ends, a thread takes about this time to wake up and handle a message.
   static constexpr double kWakeUp_s = 0.3e-3;
 
-  // Call it when something has moved. Times are of any clock that does not go backwards.
+  // Call it when something has moved. Any monotonic clock will do.
   void moved(double now_s) {
     const double gap_s = std::min(now_s - moved_s_, kLooks * kMost_s);
     usual_gap_s_ += (gap_s - usual_gap_s_) / kMemory;
@@ -28,7 +28,7 @@ class LookPace {
   }
 
  private:
-  static constexpr double kMemory = 8.0;  // gaps that are remembered
+  static constexpr double kMemory = 8.0;  // the number of gaps in the mean
   double usual_gap_s_ = 0.0, moved_s_ = 0.0;
 };
 

@@ -63,7 +63,7 @@ class MpiChannel final : public Channel {
   MPI_Comm comm_;
   std::vector<MPI_Request> requests_;  // by slot
   std::vector<std::uint8_t> is_receive_;
-  std::vector<int> indices_;  // what MPI_Testsome tells
+  std::vector<int> indices_;  // output of MPI_Testsome
   std::vector<MPI_Status> statuses_;
   std::vector<Completion> ended_;
 };

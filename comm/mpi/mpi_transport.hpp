@@ -1,8 +1,7 @@
-// The transport that sends messages by MPI, on a communicator of ours.
+// The transport that sends messages by MPI, on a Communicator.
 //
-// A channel asks MPI about all its transfers in one call per poll(), which keeps a look at the
-// network cheap. Errors have the MPI function, MPI's own text, the peer, rank and host
-// (mpi_check.hpp).
+// A channel tests all its transfers in one MPI call per poll(), which keeps polling cheap. Errors
+// contain the MPI function, MPI's own text, the peer, rank and host (mpi_check.hpp).
 #pragma once
 
 #include "comm/mpi/communicator.hpp"

@@ -26,7 +26,7 @@ constexpr const char* kExclude = "OMPI_MCA_btl_tcp_if_exclude";
 
 const std::filesystem::path kSystemFolder = "/sys/class/net";
 
-// Names of bridges and ports that container engines and hypervisors make.
+// Names of bridges and ports that container engines and hypervisors create.
 bool is_of_containers(std::string_view name) {
   constexpr std::array<std::string_view, 10> kPrefixes = {
       "docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "lxc", "podman"};
@@ -116,7 +116,7 @@ std::vector<std::string> items_of(std::string_view list) {
   return items;
 }
 
-// Whether an item of a list for Open MPI, a name or a network, chooses it.
+// Whether an item of Open MPI's list, a name or a network, selects this interface.
 bool is_chosen(const NetworkInterface& one, const std::string& item) {
   const std::optional<Network> network = parse_network(item);
   return network ? network->has(one) : one.name == item;

@@ -1,10 +1,10 @@
-// What the kernel knows about the connections to the other hosts: whether what this host sends
-// arrives there, and whether anything arrives from there.
+// The kernel's view of the TCP connections to the other hosts: does sent data arrive there, and
+// does anything arrive from there?
 //
 // A rank that does not answer may be stopped, or its host may be down, or the link may be dead,
-// even in one direction only. TCP tells them apart: each connection counts the segments that came,
-// and those that were sent and not acknowledged. Only the connections of this process are looked
-// at, and nothing is sent for it.
+// even in one direction only. TCP's counters distinguish these cases: each connection counts the
+// segments received, and the segments sent and not acknowledged. Only this process' connections are
+// read, and nothing is sent.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 namespace dp {
 
 enum class LinkFinding {
-  unknown,       // there is no connection to that host, or it is this one
-  acknowledged,  // the other host acknowledges what is sent: the process is at fault, not the link
-  one_way,       // segments come from there, but what is sent there is not acknowledged
-  nothing        // nothing comes, and what is sent there is not acknowledged
+  unknown,       // no connection to that host, or it is this host
+  acknowledged,  // the other host acknowledges sent data: the process is at fault, not the link
+  one_way,       // segments arrive from there, but sent data is not acknowledged
+  nothing        // nothing arrives, and sent data is not acknowledged
 };
 
 class PeerLinks {
@@ -29,14 +29,14 @@ class PeerLinks {
   struct Addresses {
     std::uint32_t of[kMostAddresses] = {};
   };
-  // Of this host, for the others.
+  // This host's addresses, to be sent to the others.
   [[nodiscard]] static Addresses mine();
 
   PeerLinks() = default;
-  // Both by rank.
+  // Both arguments are indexed by rank.
   PeerLinks(std::span<const std::string> hosts, std::span<const Addresses> addresses);
 
-  // A host's connections are compared with what they are at this moment.
+  // Records the connections' counters; since_mark() compares with them.
   void mark();
   [[nodiscard]] LinkFinding since_mark(const std::string& host) const;
 
@@ -53,7 +53,7 @@ class PeerLinks {
   };
   [[nodiscard]] std::map<std::string, Counts> count() const;
 
-  std::map<std::uint32_t, std::string> host_of_;  // by address; only what one host alone has
+  std::map<std::uint32_t, std::string> host_of_;  // by address, if unique to a host
   std::map<std::string, Counts> marked_;
 };
 

@@ -1,13 +1,13 @@
-// Gathers a few floats of every rank in the middle of a step, while buckets are under way: what
-// batch normalisation over the images of all ranks needs in forward and in backward.
+// Gathers a few floats of every rank in the middle of a step, while buckets are in flight. Batch
+// normalisation over the images of all ranks needs it in forward and backward.
 //
-// Two threads meet here. An operation hands its floats in at the GatherDesk and waits. The
-// reducer's thread, which makes all MPI calls, has a PromptGather: it looks there between any two
-// segments and sends the floats before the next segment. Only segments that MPI has already are in
-// front of them.
+// Two threads meet here. An operation hands its floats to the GatherDesk and waits. The reducer's
+// thread, which makes all MPI calls, owns a PromptGather: it checks the desk between any two
+// segments and sends the floats before the next segment. Only segments that MPI already has are
+// ahead of them.
 //
-// Every rank sends its message to every other one directly, in all topologies: one hop, since the
-// computation waits for it. A gathering costs a rank
+// Every rank sends its message directly to every other rank, in all topologies: one hop, since the
+// computation is waiting. The cost of a gathering on each rank:
 //     messages (P - 1), wire bytes (P - 1)(20 + 4 floats)
 // The streams of buckets and these messages have different tags (tags.hpp), so neither the order
 // nor the timing of one changes the other.
@@ -18,9 +18,8 @@
 //     u32 pass     0 forward, 1 backward
 //     u32 floats   that follow
 //
-// Failures: a damaged message, and one that is not the expected one, are Error(communication),
-// which names its sender. When the reducer ends, with or without a failure, every gather() that
-// waits throws, and so does every later one.
+// Failures: a damaged or unexpected message throws Error(communication), which names its sender.
+// When the reducer ends, with or without a failure, every waiting and every later gather() throws.
 #pragma once
 
 #include <algorithm>
@@ -43,10 +42,10 @@
 
 namespace dp {
 
-// Where operations hand in floats. One operation at a time.
+// The place where operations hand in floats. One operation at a time.
 class GatherDesk final : public RankGather {
  public:
-  // `trace` gets a slice for each wait, of the thread that calls gather(); null: no trace.
+  // `trace` receives a slice for each wait of the thread that calls gather(); null: no trace.
   explicit GatherDesk(std::size_t ranks, TraceTrack* trace = nullptr)
       : ranks_(ranks), trace_(trace) {}
 
@@ -55,7 +54,7 @@ class GatherDesk final : public RankGather {
   void reserve(std::size_t floats) override { most_floats_ = std::max(most_floats_, floats); }
   void gather(Pass pass, std::span<const float> mine, std::span<float> all) override;
 
-  // How long operations have waited since the last call.
+  // The time for which operations have waited since the last call.
   struct Waits {
     double forward_s = 0, backward_s = 0;
   };
@@ -68,12 +67,12 @@ class GatherDesk final : public RankGather {
     std::span<float> all;
   };
   [[nodiscard]] std::size_t most_floats() const { return most_floats_; }
-  // From now on requests are served; `wake` tells the thread that there is one.
+  // From now on requests are served. gather() calls `wake` to wake up the thread that serves them.
   void open(std::function<void()> wake);
   [[nodiscard]] bool has_request() const { return has_request_.load(std::memory_order_acquire); }
   [[nodiscard]] const Request& request() const { return request_; }  // while has_request()
   void served();
-  // Nobody serves requests any more, because of `why` if it is given.
+  // Requests are no longer served, because of `why` if it is not null.
   void close(std::exception_ptr why);
 
  private:
@@ -90,25 +89,25 @@ class GatherDesk final : public RankGather {
   Waits waits_;
 };
 
-// What gatherings have cost this rank.
+// This rank's cost of gatherings.
 struct GatherCost {
   double gather_s = 0;  // from the request until all ranks' floats are there
   std::uint64_t gatherings = 0, sent_bytes = 0;
 };
 
-// Serves a desk. The reducer's thread owns it. Nothing is allocated after the constructor.
+// Serves a desk. The reducer's thread owns it. Nothing is allocated after construction.
 class PromptGather {
  public:
-  // Transport and desk outlive it. `trace` gets a slice for each gathering.
+  // Transport and desk outlive it. `trace` receives a slice for each gathering.
   PromptGather(Transport& transport, GatherDesk& desk, TraceTrack* trace);
-  // If messages of this rank are still under way, their memory stays until the process ends.
+  // If messages of this rank are still under way, their memory is kept until the process ends.
   ~PromptGather();
   PromptGather(const PromptGather&) = delete;
   PromptGather& operator=(const PromptGather&) = delete;
 
   // Takes a request and moves messages; never waits. True if something moved.
   bool look();
-  // A request was taken, and the floats of some rank have not come.
+  // A request was taken, and some rank's floats have not arrived yet.
   [[nodiscard]] bool is_under_way() const { return is_under_way_; }
   [[nodiscard]] bool has_work() const { return desk_.has_request() && !is_under_way_; }
   // How long the running gathering has taken so far.
@@ -145,7 +144,7 @@ class PromptGather {
   std::unique_ptr<Channel> channel_;
   std::vector<std::size_t> received_bytes_;  // by other rank
   std::size_t arrived_ = 0;
-  // A rank may have the next request before its last sends have ended: two buffers in turn.
+  // Two buffers in turn: a rank may get its next request before its last sends have ended.
   std::size_t sends_under_way_[2] = {0, 0};
   std::uint32_t number_ = 0;
   bool is_under_way_ = false;

@@ -1,13 +1,13 @@
 // The seal of a message: a CRC-32C of all its other bytes, in its last four bytes, little-endian.
 //
-// Links, network cards, switches and memory flip bits, and TCP's checksum of 16 bits misses one
-// damaged segment in 65,536. A value that all ranks take over alike would change the result, and
-// replicas would still agree. So every message has a seal. Its receiver checks the seal before it
-// decodes or obeys anything, also where it passes the message on unchanged. A damaged message is
-// Error(communication), which names its sender and its receiver.
+// Links, network cards, switches and memory flip bits, and TCP's 16-bit checksum misses one damaged
+// segment in 65,536. A wrong value that reaches all ranks would change the result without making
+// the replicas differ. Therefore every message has a seal. The receiver checks the seal before it
+// decodes, obeys or forwards the message. A damaged message throws Error(communication), which
+// names its sender and its receiver.
 //
-// Messages without a seal: MPI's own (its envelopes, barriers, what it sends when it begins and
-// ends), and those whose content nobody reads (the streams of link_probe.hpp).
+// Messages without a seal: MPI's own (envelopes, barriers, start and end), and messages whose
+// content is not read (the streams of link_probe.hpp).
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ inline void seal(std::span<std::byte> message) {
   std::memcpy(message.data() + content, &crc, sizeof crc);
 }
 
-// Whether the message is as it was sealed. False if it is too short to have a seal.
+// Whether the message matches its seal. False if it is too short to have one.
 [[nodiscard]] inline bool is_intact(std::span<const std::byte> message) {
   if (message.size() < kSealBytes) return false;
   const std::size_t content = message.size() - kSealBytes;

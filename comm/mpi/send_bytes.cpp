@@ -11,9 +11,9 @@
 namespace dp {
 namespace {
 
-// A deadline holds for a piece, which takes half a second at 1 Mbit/s. The sender waits until the
-// receiver has begun to take a piece, a few pieces later: so little is under way, and what the
-// ranks ask each other does not wait behind it.
+// A deadline applies to one piece, which takes half a second at 1 Mbit/s. The sender waits for the
+// receiver to begin taking a piece before it sends the piece kUnderWay later. Little is then under
+// way, so pings do not wait behind it.
 constexpr std::size_t kPiece = 64u << 10, kUnderWay = 4;
 
 }  // namespace
@@ -63,7 +63,7 @@ std::vector<std::byte> receive_bytes(Communicator& comm, int from) {
   const std::uint64_t size = length.value();
   std::vector<std::byte> bytes;
   for (std::size_t at = 0; at < size;) {
-    // Grows with what has come. The next piece overwrites this piece's seal.
+    // The result grows with the received bytes. The next piece overwrites this piece's seal.
     const std::size_t piece = std::min<std::size_t>(kPiece, size - at);
     bytes.resize(at + piece + kSealBytes);
     receive(std::span(bytes).subspan(at));

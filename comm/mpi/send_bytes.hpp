@@ -1,4 +1,4 @@
-// Long blocks of bytes from one rank to another, outside of the training loop.
+// Sends long blocks of bytes from one rank to another, outside the training loop.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace dp {
 
-// One rank sends and the other receives. Of any length; several between the same two ranks arrive
-// in the order in which they were sent. The other ranks wait meanwhile, however slow the link is
-// between these two. Fails as Communicator does.
+// One rank sends and the other receives a block of any length. Blocks between the same two ranks
+// arrive in the order in which they were sent. The other ranks' deadlines do not end meanwhile,
+// however slow the link between these two is. Errors are Communicator's.
 void send_bytes(Communicator& comm, std::span<const std::byte> bytes, int to);
 [[nodiscard]] std::vector<std::byte> receive_bytes(Communicator& comm, int from);
 

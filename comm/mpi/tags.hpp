@@ -1,4 +1,4 @@
-// The MPI tags on the group's communicator and who uses them, so that no two users share one.
+// All MPI tags on a Communicator and their users, so that no two users share a tag.
 //
 // An exchange sends in *streams*. In a stream, the messages from one rank to another arrive in the
 // order in which they were sent. A stream has four tags: one each for segments and start notices,
@@ -21,7 +21,8 @@ inline constexpr int kFirstStreamTag = 8;
 inline constexpr int kTagsOfAStream = 4;
 inline constexpr std::size_t kMostStreams = (kLargestTag + 1 - kFirstStreamTag) / kTagsOfAStream;
 
-// The tag of a stream's messages of that kind in an exchange of that parity; both are 0 or 1.
+// The tag of a stream's messages in even (parity 0) or odd (1) exchanges; kind 0: segments, 1:
+// start notices.
 [[nodiscard]] constexpr int stream_tag(std::uint32_t stream, std::uint32_t parity,
                                        std::uint32_t kind) {
   return kFirstStreamTag + static_cast<int>(stream) * kTagsOfAStream +

@@ -54,7 +54,7 @@ class ThrottledChannel final : public Channel {
     other_->send_notice(slot, notice, to, tag);
   }
 
-  // The link carries messages one after the other, so both queues are in the order of time.
+  // The link carries messages one after the other, so both queues are sorted by time.
   std::span<const Completion> poll() override {
     std::size_t count = 0;
     for (const Completion& ended : other_->poll()) {

@@ -1,25 +1,25 @@
 // Tagged messages between ranks: all that an exchange knows of the network.
 //
 // A transport belongs to one rank. An exchange opens a channel on it, with a *slot* for each
-// transfer that may be under way at the same time. receive() or send() takes a slot. It is free
-// again when poll() has reported the end of its transfer:
+// transfer that may be under way at the same time. receive() and send() occupy a slot, until poll()
+// has reported the end of its transfer:
 //
 //     receive   the next message of that tag from that rank is written to `buffer`
-//     send      `message` goes to that rank; it must stay as it is until the transfer has ended
-//     poll      tells which transfers have ended since the last call; nothing here waits
+//     send      `message` goes to that rank; it must not change until the transfer has ended
+//     poll      reports the transfers that have ended since the last call; nothing here waits
 //
 // Messages of one tag arrive from a rank in the order in which it sent them; messages of different
 // ranks or tags arrive in any order. A message completes the oldest receive() of its rank and tag.
-// It may come before there is one.
+// It may arrive before that receive().
 //
 // Every message ends with a seal (seal.hpp). Its sender writes it, and its receiver calls
 // check_seal().
 //
-// A *notice* is a message of a few bytes that tells other ranks something about its sender. It may
-// come from any rank, and a transport that delays messages does not delay notices.
+// A *notice* is a message of a few bytes about its sender's state. receive_notice() accepts it from
+// any rank, and a transport that delays messages does not delay notices.
 //
-// Transports: MPI (mpi_transport.hpp), a slow link in front of another one
-// (throttled_transport.hpp), and for tests ranks of one process
+// Transports: MPI (mpi_transport.hpp), a slow link in front of another transport
+// (throttled_transport.hpp), and, for tests, several ranks in one process
 // (tests/comm/exchange/planned_network.hpp).
 //
 // Ownership: a transport outlives its channels. Buffers belong to the caller and outlive their
@@ -27,9 +27,9 @@
 // job ends. One thread at a time uses a transport and its channels. Nothing is allocated after
 // open().
 //
-// Errors: what the network reports is Error(communication), and the job cannot go on. Messages must
-// not be longer than the buffers that wait for them, since not every network tells if they are. A
-// rank that is silent is no error here: poll() tells nothing, and the caller has a deadline.
+// Errors: failures of the network throw Error(communication), and the job cannot continue. A
+// message must not be longer than the buffer that receives it, since not every network reports it.
+// A silent rank is not an error here: poll() reports nothing, and the caller has a deadline.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ namespace dp {
 // The end of a transfer.
 struct Completion {
   std::size_t slot = 0;
-  std::size_t bytes = 0;  // of what was received; 0 for what was sent
-  int from = 0;           // the sender of what was received
+  std::size_t bytes = 0;  // of a received message; 0 for a send
+  int from = 0;           // the sender of a received message
 };
 
 class Channel {
@@ -60,8 +60,8 @@ class Channel {
   // Moves messages and returns the transfers that have ended. The result is valid until the next
   // call.
   [[nodiscard]] virtual std::span<const Completion> poll() = 0;
-  // This rank ends here: what is still held back is handed over at once, so that no other rank
-  // waits for it. Nothing is polled afterwards.
+  // This rank ends: hands over all messages that are still held back, so that no other rank waits
+  // for them. Do not poll afterwards.
   virtual void let_go() {}
 };
 
@@ -75,7 +75,8 @@ class Transport {
   [[nodiscard]] int size() const { return size_; }  // the number of ranks
   // The name of a rank's host; empty if it is not known.
   [[nodiscard]] virtual std::string_view host(int /*rank*/) const { return {}; }
-  // Throws if the message that has come from that rank was damaged. what() names the message.
+  // Throws Error(communication) if the message received from that rank was damaged. what() names
+  // the message.
   template <class What>
   void check_seal(std::span<const std::byte> message, int from, What what) const {
     if (is_intact(message)) return;

@@ -13,7 +13,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 }  // namespace
 
 double FluidNetwork::Flow::left_s() const {
-  // Sums of times are rounded: what is less than this part of a byte has left.
+  // Sums of times are rounded: a remainder of less than this part of a byte counts as sent.
   constexpr double kNothing_bytes = 1e-3;
   return left_bytes <= kNothing_bytes ? 0.0 : left_bytes / bytes_per_s;
 }
@@ -83,7 +83,7 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
     }
     is_shared_ = false;
   } else {
-    // The same flows, with the same rates; only this one's end is another.
+    // The active flows and their rates do not change; only this flow's end does.
     begin_message(from);
     is_shared_ = false;
   }

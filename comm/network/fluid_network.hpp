@@ -1,17 +1,17 @@
 // A model of a network that carries messages at the rates of its ports: pure arithmetic.
 //
 // Every host has one port, which sends and receives at the same time. Messages from one rank to
-// another are carried one after the other, in the order in which they were sent; those of different
-// pairs at the same time. They share the ports as TCP's flows do in the long run: rates are
-// *max-min fair*, so that no flow could be faster without slowing down one that is not faster
-// (Bertsekas, Gallager: Data Networks, 6.5.2). The rates follow by filling: all flows grow
-// together until a port is full, its flows keep that rate, and the rest goes on growing.
+// another (a *flow*) are carried one after the other, in the order in which they were sent; flows
+// run at the same time. They share the ports as TCP's flows do in the long run: rates are *max-min
+// fair*, so that no flow could be faster without slowing down a flow that is not faster (Bertsekas,
+// Gallager: Data Networks, 6.5.2). The rates are found by filling: all flows grow together until a
+// port is full; the flows of that port keep their rate, and the others continue to grow.
 //
-// Between ranks of one host nothing passes a port; each pair has a rate of its own.
+// Messages between ranks of one host pass no port; each pair of ranks has its own rate.
 //
-// A port may have a token bucket in each direction, with which the kernel and providers limit
-// rates: while nothing passes it gathers up to `burst_bytes` at its rate, and then lets so many
-// pass at once. What is sent at once must be within what both ports have gathered.
+// A port may have a token bucket in each direction, as kernels and providers use to limit rates.
+// While nothing passes, it gathers up to `burst_bytes` tokens at its rate, and then lets that many
+// bytes pass at once. A burst is limited by the tokens of both ports.
 //
 // A message's last byte leaves at the end of its transfer and arrives `latency_s` later.
 #pragma once
@@ -28,10 +28,10 @@ namespace dp {
 struct NetworkPorts {
   std::vector<double> send_bytes_per_s, receive_bytes_per_s;  // by host
   double latency_s = 0.0;                                     // one way, between hosts
-  double burst_bytes = 0.0;  // that pass a port at once after a pause
+  double burst_bytes = 0.0;  // may pass a port at once after a pause
   double inside_bytes_per_s = std::numeric_limits<double>::infinity();  // on one host
 
-  // The same port for each of `hosts`.
+  // The same port for each of `hosts` hosts.
   [[nodiscard]] static NetworkPorts alike(std::size_t hosts, double bytes_per_s, double latency_s);
 };
 
@@ -53,7 +53,7 @@ class FluidNetwork {
 
   // Time does not go backwards: `now_s` is not before any time used so far.
   void send(double now_s, const Message& message);
-  // When the next message's last byte leaves; infinity if none is under way.
+  // The time at which the next message's last byte leaves; infinity if none is under way.
   [[nodiscard]] double next_s();
   // The next message whose last byte leaves at `now_s` or before.
   [[nodiscard]] std::optional<Sent> take(double now_s);
@@ -66,14 +66,14 @@ class FluidNetwork {
     double bytes_per_s = 0.0;
     std::size_t send_port = kNoPort, receive_port = kNoPort;
     bool is_active = false;
-    // Of the first message, at this rate.
+    // The remaining time of the first message at this rate.
     [[nodiscard]] double left_s() const;
   };
 
-  // What a port has gathered in one direction by `since_s`, when its last flow ended.
+  // The tokens that a port had in one direction at `since_s`, when its last flow ended.
   struct Tokens {
     double bytes = 0.0, since_s = 0.0;
-    std::size_t flows = 0;  // that are active
+    std::size_t flows = 0;  // active ones
   };
 
   [[nodiscard]] Flow& flow(std::size_t from, std::size_t to) {
@@ -81,7 +81,8 @@ class FluidNetwork {
   }
   void go_on(double now_s);
   void share_ports();
-  // Begins the flow's first waiting message. What the tokens of both ports cover passes at once.
+  // Begins the flow's first waiting message. The bytes covered by the tokens of both ports pass at
+  // once.
   void begin_message(Flow& flow);
   void gather(std::size_t port, double bytes_per_s);
 
@@ -91,7 +92,7 @@ class FluidNetwork {
   std::vector<std::size_t> active_;  // of the flows
   std::vector<Tokens> tokens_;       // of the ports that send, then of those that receive
   double now_s_ = 0.0, next_s_ = std::numeric_limits<double>::infinity();
-  bool is_shared_ = true;  // rates and next_s_ are those of the active flows
+  bool is_shared_ = true;  // rates and next_s_ are up to date
 };
 
 }  // namespace dp

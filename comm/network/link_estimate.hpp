@@ -7,16 +7,16 @@
 
 namespace dp {
 
-// The number of bytes that had arrived by then, in total. Times are in seconds of any clock.
+// The total number of bytes that had arrived by `at_s`. Times are in seconds of any clock.
 struct Arrival {
   double at_s = 0.0;
   std::uint64_t bytes = 0;
 };
 
-// The rates, in bytes per second, of the eight equal windows into which the second half of a
-// stream's time is cut. The first half is left out, since TCP begins slowly. Between two arrivals,
-// bytes are assumed to come steadily. Arrivals are in the order of time. All rates are 0 if fewer
-// than kFewestArrivals came in the second half.
+// The rates, in bytes per second, of eight equal windows in the second half of a stream's time. The
+// first half is left out, since TCP begins slowly. Bytes are assumed to arrive steadily between two
+// arrivals, which must be sorted by time. All rates are 0 if there are fewer than kFewestArrivals
+// in the second half.
 using WindowRates = std::array<double, 8>;
 inline constexpr std::size_t kFewestArrivals = 8;
 [[nodiscard]] WindowRates window_rates(std::span<const Arrival> arrivals);
@@ -29,8 +29,8 @@ struct RateEstimate {
 };
 
 // Estimates the rate of a link from one or more streams of equal length: the mean of all windows,
-// because an exchange waits for slow moments, too. The uncertainty covers how much windows differ,
-// how much streams differ, and whether a single stream still becomes faster or slower.
+// because an exchange waits for slow moments, too. The uncertainty covers the spread of windows,
+// the spread of streams, and the trend within a single stream.
 [[nodiscard]] RateEstimate estimate_rate(std::span<const WindowRates> streams);
 
 // The latency of one way: half of the shortest round trip of a small message, because busy
@@ -45,10 +45,10 @@ struct BurstTrips {
   double bytes = 0.0;
 };
 
-// The bytes that a link lets through at once after a pause. Of n bytes, n from the burst on, a trip
-// takes none_s + (n - burst) / rate. 0 where the trips do not show the link's rate within a
-// quarter, as with a burst of more than `bytes`, and where less than 0.3 ms is saved: looks at the
-// network may be that late.
+// The bytes that a link lets through at once after a pause (*burst*). For n >= burst bytes, a trip
+// takes none_s + (n - burst) / rate. The result is 0 if the trips do not confirm the link's rate
+// within a quarter, as with a burst of more than `bytes`, and if the burst saves less than 0.3 ms:
+// looks at the network may be that late.
 [[nodiscard]] double estimate_burst(const BurstTrips& trips, double bytes_per_s);
 
 }  // namespace dp

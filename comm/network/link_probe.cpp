@@ -1,3 +1,8 @@
+// Outline: measure_round_trips() gives latencies (and, with long messages, bursts); Streams gives
+// rates. Both drive MPI requests in a loop around Pause, so that a rank sends and receives at the
+// same time and its wait has a deadline. probe_link(), probe_pair() and probe_burst() combine them
+// and make the result the same on all ranks by all_gather. The last part computes bucket size and
+// window from a measurement, without communication.
 #include "comm/network/link_probe.hpp"
 
 #include <algorithm>
@@ -21,7 +26,7 @@
 namespace dp {
 namespace {
 
-// The messages of probe_burst() would take more than a second.
+// On slower links the messages of probe_burst() would take more than a second.
 constexpr double kLeastForBursts = 150e3;  // bytes per second
 
 constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2;
@@ -34,7 +39,7 @@ double largest_of(Communicator& communicator, double mine) {
   return std::ranges::max(communicator.all_gather(mine));
 }
 
-// The neighbours with which this rank measures; kNobody if there is no network between them.
+// The neighbours with which this rank measures; kNobody if there is no network in between.
 struct Neighbours {
   static constexpr int kNobody = -1;
   int left = kNobody, right = kNobody;
@@ -53,8 +58,8 @@ struct Neighbours {
   }
 };
 
-// A wait that does work in between. While something moves, and for a while after that, it looks
-// again at once; then it sleeps between looks.
+// The pause between two looks of a loop. While something moves, and for eager_s after that, it
+// returns at once; then it sleeps, answers pings and checks the deadline.
 class Pause {
  public:
   Pause(Communicator& communicator, double eager_s)
@@ -89,15 +94,16 @@ bool has_ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
   return is_done != 0;
 }
 
-// What goes to the right neighbour, with a seal; one byte comes back, which nobody reads.
+// The message to the right neighbour, with a seal. The answer is one byte, which is not read.
 struct Ping {
   std::size_t bytes = 1;
-  double pause_s = 0.0;  // before each of them nothing is under way for so long
+  double pause_s = 0.0;  // the link is idle for this time before each ping
   std::size_t most = 20, fewest = 4;
-  double long_enough_s = 0.3;  // after this time no more begin
+  double long_enough_s = 0.3;  // after this time no further trip begins
 };
 
-// Makes round trips to the right neighbour, and echoes for the left one until that has finished.
+// Makes round trips to the right neighbour, and echoes the left one's pings until that has
+// finished.
 std::vector<double> measure_round_trips(Communicator& communicator, const Neighbours& neighbours,
                                         const Ping& what = {}) {
   constexpr double kEager_s = 2e-3;
@@ -117,7 +123,7 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   const auto begin_s = now_s();
   double sent_s = begin_s, next_s = begin_s + what.pause_s;
   bool is_pausing = pings;
-  // A ping says whether it is the last.
+  // A ping's first byte is 1 if it is the last.
   const auto send = [&] {
     const std::size_t trips = round_trips.size() + 1;
     const bool is_long = trips >= what.fewest && now_s() - begin_s > what.long_enough_s;
@@ -157,10 +163,11 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   return round_trips;
 }
 
-// Streams of messages, to the right neighbour and from the left one. Nobody reads what they carry.
+// Streams of messages to the right neighbour and from the left one. Their content is not read.
 class Streams {
  public:
-  // How long a stream takes at least, and when no further one begins.
+  // The least time of a stream, and the time limit, in seconds and round trips, after which no
+  // further one begins.
   struct Limits {
     double long_s = 0.3, longest_s = 8.0, most_trips = 40.0;
   };
@@ -198,11 +205,11 @@ class Streams {
     }
   }
 
-  // After run(): of the link on which this rank received.
+  // After run(): the estimate for the link on which this rank received.
   [[nodiscard]] const RateEstimate& own() const { return own_; }
 
-  // The same where all ranks are on one host. There is no network to wait for, only processors that
-  // may be busy with something else, so the fastest of a few streams counts.
+  // The same if all ranks are on one host. There is no network, only processors that may be busy
+  // with other work, so the fastest of a few streams counts.
   RateEstimate run_in_memory() {
     RateEstimate best;
     for (std::size_t i = 0; i < kStreamsInMemory; ++i) {
@@ -234,8 +241,8 @@ class Streams {
     });
   }
 
-  // Sends so many bytes to the right and takes as many from the left, noting in arrivals_ what came
-  // when. Returns how long it took on the slowest link, the same number on all ranks.
+  // Sends this many bytes to the right, receives as many from the left, and notes the arrivals in
+  // arrivals_. Returns the time on the slowest link, the same number on all ranks.
   double stream(std::uint64_t bytes) {
     const auto message = std::clamp<std::size_t>(bytes / kMessages, kLeastMessage, kMostMessage);
     const std::uint64_t messages = bytes / message;
@@ -290,7 +297,7 @@ double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors)
     return static_cast<double>(make_codec(spec)->expected_payload_bytes(kSegment)) /
            (kSegment * sizeof(float));
   }
-  // An exchange of its own sends its sums in fp32.
+  // A codec with its own kind of exchange (powersgd) sends sums in fp32.
   std::vector<TensorSlot> compressed;
   std::size_t floats = 0, sent = 0;
   for (const TensorSlot& tensor : tensors) {
@@ -340,11 +347,12 @@ LinkProbe probe_link(Communicator& communicator, std::vector<double>* own_bytes_
 }
 
 double probe_burst(Communicator& communicator, const LinkProbe& link) {
-  // Longer than most bursts. Twice as much is still sent at once (mpi_runtime.hpp: 512 KiB).
+  // Longer than most bursts; a message of twice this size still leaves in one piece
+  // (mpi_runtime.hpp: 512 KiB).
   constexpr double kPing_s = 8e-3, kLeast_bytes = 16e3, kMost_bytes = 256e3;
-  // Longer than most links take to gather their bursts: the lab's take 1.25 to 3.2 ms.
+  // Longer than most links need to refill their token bucket: the lab's need 1.25 to 3.2 ms.
   constexpr double kRefill_s = 10e-3;
-  // The first two neighbours between whom there is a network; all other links are idle.
+  // The first two neighbours with a network in between; all other links are idle.
   const auto& hosts = communicator.hosts();
   const auto is_network_behind = [&](int rank) {
     return hosts[static_cast<std::size_t>(rank)] != hosts[static_cast<std::size_t>(rank) + 1];
@@ -375,8 +383,8 @@ double probe_burst(Communicator& communicator, const LinkProbe& link) {
 
 namespace {
 
-// At few planned bits, the size of a bucket whose payload is kTimesTheFrames times as large as the
-// headers around it; otherwise 0.
+// At few planned bits: the size, in bytes of fp32, of a bucket whose payload is kTimesTheFrames
+// times as large as the headers around it; otherwise 0.
 std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
   if (!has_few_bits(codec)) return 0;
   constexpr double kTimesTheFrames = 16.0, kBitsAByte = 8.0;
@@ -399,8 +407,8 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
   const auto chosen = static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
   if (!has_rate(codec)) return chosen;
-  // So few bits would make one bucket of the whole model, which is ready when backward ends. At
-  // least kFewest hide most of it.
+  // At few bits this size may exceed the whole model, and a single bucket is ready only when
+  // backward ends. At least kFewest buckets hide most of the exchange.
   constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
   std::size_t all = 0;
   for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);

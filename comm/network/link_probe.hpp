@@ -1,27 +1,26 @@
-// Measures at the start what the network between the ranks carries, and computes the size of
-// buckets from it.
+// Measures the rate and latency of the network between the ranks at the start of a run, and
+// computes the size of buckets from them.
 //
-// It measures what an exchange will find: every rank sends to its right neighbour and receives from
-// its left one, as on a ring. The result is not the wire's nominal rate, but the rate that the
-// transport (usually TCP) reaches in the long run, without its own headers. On a long path that
-// loses frames this may be a hundredth of the nominal rate. Links between ranks of one host are
-// left out, unless all ranks are on one host.
+// It measures under the conditions of an exchange: every rank sends to its right neighbour and
+// receives from its left one, as on a ring. The result is not the wire's nominal rate, but the rate
+// that the transport (usually TCP) reaches in the long run, without its own headers. On a long path
+// that loses frames this may be a hundredth of the nominal rate. Links between ranks of one host
+// are left out, unless all ranks are on one host.
 //
 //     latency   a few bytes go to the right neighbour and back, 20 times or for 0.3 s, at least 4
 //               times; the first opens the connection. Half of the shortest round trip.
 //     rate      all ranks send a stream of bytes at the same time and wait until it has arrived.
 //               Streams become longer until one takes 0.3 s and 8 round trips on the slowest link;
 //               streams of that length are then repeated, at least once, until the uncertainty of
-//               the slowest link's rate is 5 % or less. The receiver notes when what came; the
-//               first half of each stream is discarded, and the rest gives rate and uncertainty
-//               (link_estimate.hpp). Nothing is acknowledged: an acknowledgement would wait behind
-//               the data that goes the same way and slow its own stream down.
+//               the slowest link's rate is 5 % or less. The receiver notes the time of each
+//               arrival; the first half of each stream is discarded, and the rest gives rate and
+//               uncertainty (link_estimate.hpp). Nothing is acknowledged: an acknowledgement would
+//               wait behind the data in its direction and slow its own stream down.
 //
-// Time: about 1 s where round trips are short, 2 s at 1 Mbit/s, 45 round trips where they are long.
-// It stops at 8 s + 40 round trips where the rate is never steady: frames are lost on a long path,
-// or others use the link. The uncertainty then says how far TCP's rate varies within seconds.
-// Between ranks of one host nothing waits for a network: the fastest of three streams of 8 MiB
-// counts.
+// Time: about 1 s if round trips are short, 2 s at 1 Mbit/s, 45 round trips if they are long. It
+// stops at 8 s + 40 round trips if the rate is never steady, because frames are lost on a long path
+// or others use the link. The uncertainty then shows how far TCP's rate varies within seconds. If
+// all ranks are on one host, there is no network: the fastest of three streams of 8 MiB counts.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +40,9 @@ struct LinkProbe {
   // The uncertainty of bytes_per_s as a fraction of it: the largest of all links
   // (link_estimate.hpp).
   double uncertainty = 1.0;
-  double fastest_bytes_per_s = 0.0;  // the fastest link's, of those that were measured together
+  double fastest_bytes_per_s = 0.0;  // the fastest link's in the same measurement
 
-  // Smaller differences are the measurement's.
+  // Smaller differences may be errors of the measurement.
   static constexpr double kClearly = 1.25;
   [[nodiscard]] bool has_faster_links() const {
     return fastest_bytes_per_s > kClearly * bytes_per_s;
@@ -51,49 +50,49 @@ struct LinkProbe {
   [[nodiscard]] bool is_reliable() const { return uncertainty <= 0.1; }
 };
 
-// Collective; the result is the same on all ranks. One rank has nothing to measure and gets zeros.
-// own_bytes_per_s, if not null, gets by rank the rate of its host's link to the network, if each
-// rank is on its own host: that of the faster one of the two streams that went over it, of which
-// the other may have been slowed down by the neighbour's link. Otherwise it becomes empty.
+// Collective; the result is the same on all ranks. With one rank there is nothing to measure: all
+// zeros. own_bytes_per_s, if not null, receives, by rank, the rate of each host's link to the
+// network, if each rank is on its own host; otherwise it becomes empty. Two streams pass each link,
+// and a neighbour's link may slow down one of them, so the faster one counts.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator,
                                    std::vector<double>* own_bytes_per_s = nullptr);
 
-// Collective, in half a second where round trips are short: measures in the same way between pairs
-// of ranks, all pairs at the same time. A rank's partner names this rank as its own; a rank without
-// one only waits. The result is of the direction from the partner to this rank; zeros without one.
+// Collective, takes half a second if round trips are short: measures in the same way between pairs
+// of ranks, all pairs at the same time. Partners name each other; a rank without a partner only
+// waits. The result is for the direction from the partner to this rank; zeros without a partner.
 [[nodiscard]] LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner);
 
 // Collective, with the same `link` on all ranks: the bytes that a link lets through at once after a
-// pause, as links do whose rate somebody limits (a token bucket). Measured on one link while all
-// others are idle: a message of about 8 ms takes less time than two such messages say. It takes a
-// quarter of a second, and up to a second on slow links. 0 where there is no burst, or none that is
-// shorter than the message; on one host; and on links slower than 1.2 Mbit/s, which are not
-// measured.
+// pause, as links with a rate limiter (a token bucket) do. It is measured on one link while all
+// others are idle, by comparing a message of about 8 ms with one twice as long (estimate_burst). It
+// takes a quarter of a second, and up to a second on slow links. The result is 0 if there is no
+// burst, if the burst is longer than the message, on one host, and on links slower than 1.2 Mbit/s,
+// which are not measured.
 [[nodiscard]] double probe_burst(Communicator& communicator, const LinkProbe& link);
 
-// What the codec sends, as a fraction of fp32, in segments of the usual size; `tensors` as below.
+// The codec's bytes as a fraction of fp32's, in segments of the usual size; `tensors` as below.
 [[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 
-// The size of buckets, in bytes of fp32. It is the least size with which a bucket spends twice as
-// much time on the wire as it waits for messages to arrive and threads to wake up,
+// The size of buckets, in bytes of fp32: the least size with which a bucket spends twice as much
+// time on the wire as in waiting for messages to arrive and threads to wake up,
 //
 //     2(P-1)/P * size * share / rate = 2 * 2(P-1) * (latency + 0.5 ms),
 //
-// where `share` is the fraction of the fp32 bytes that the codec sends. It is rounded to a power of
-// two times 1 MiB, from 1/4 to 8, so that slightly different measurements give the same buckets.
-// Smaller buckets leave earlier and end sooner after backward; larger ones wait less. `tensors` are
-// the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
-// tensors. A codec with a rate makes six buckets of them or more. At few planned bits
-// (has_few_bits), a bucket's payload is at least sixteen times as large as the headers around it.
-// If the link was not measured (0 bytes a second): 10^6 bytes, or this least size if it is larger.
+// with share = payload_share(). It is rounded up to a power of two times 1 MiB, from 1/4 to 8, so
+// that slightly different measurements give the same buckets. Smaller buckets leave earlier and end
+// sooner after backward; larger ones wait less. `tensors` are the model's: the share of codecs that
+// factor matrices follows from the shapes (1 without tensors). With a codec that has a rate, the
+// model is divided into at least six buckets. At few planned bits (has_few_bits), a bucket's
+// payload is at least sixteen times as large as the headers around it. If the link was not measured
+// (0 bytes a second): 10^6 bytes, or this least size if it is larger.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});
 
-// How many segments of a bucket may be on the wire at once (ReducerOptions::window; it does not
-// change the sums). On a long path the answer to a segment comes late, so twice the bytes that the
-// link carries in a round trip and 1 ms may be under way. Between 4, which is enough for short
-// paths, and 32. `segment_bytes` are of fp32.
+// The number of segments of a bucket that may be on the wire at once (ReducerOptions::window; it
+// does not change the sums). On a long path the message that follows from a segment arrives late,
+// so the window covers twice the bytes that the link carries in a round trip plus 1 ms. At least 4,
+// which is enough for short paths, and at most 32. `segment_bytes` are of fp32.
 [[nodiscard]] std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
                                         std::size_t segment_bytes);
 

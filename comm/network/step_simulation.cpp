@@ -1,6 +1,9 @@
-// Outline: a queue of events in the order of time, beside the network's own next event. Every rank
-// is an Engine, which at its turn does one action (act), sends what follows from it when the action
-// is over, and takes its next turn. An engine without anything to do waits for an event to wake it.
+// Outline: the loop in step() handles the earlier of two events, the first in the queue and the
+// network's next one. Every rank is an Engine. At its turn an engine starts one action (act), of
+// the next bucket that has one. When the action is over, it sends the action's messages and takes
+// its next turn. An engine without anything to do waits until a bucket becomes ready, a message
+// arrives or one of its messages has left (wake). end() adds the step's times to the forecast, and
+// result() divides by steps and ranks.
 #include "comm/network/step_simulation.hpp"
 
 #include <algorithm>
@@ -26,7 +29,7 @@ enum class EventKind : std::uint8_t { ready, turn, action_over, arrival };
 
 struct Event {
   double at_s = 0.0;
-  std::uint64_t order = 0;  // of events at the same time
+  std::uint64_t order = 0;  // tie-breaker for events at the same time
   EventKind kind = EventKind::turn;
   std::size_t rank = 0, bucket = 0, sum = 0, from = 0;
 
@@ -40,9 +43,9 @@ struct Progress {
   std::size_t sum = 0;  // the running one
   bool has_begun_sum = false;
   std::size_t next_handled = 0, next_sent = 0;
-  // By sum and rank: messages that have arrived, and those of them that have been handled.
+  // By sum and rank: the number of messages that have arrived, and that have been handled.
   std::vector<std::vector<std::size_t>> arrived, handled;
-  // By place of the window: the number of targets that its message still goes to.
+  // By place in the window: the number of targets to which its message has not left yet.
   std::vector<std::size_t> under_way;
   bool is_delivered = false;
 };
@@ -55,7 +58,7 @@ struct Outgoing {
 struct Engine {
   const ComputeTimes* times = nullptr;
   double begin_s = 0.0;
-  double stolen_s = 0.0;  // by which the computation is late
+  double stolen_s = 0.0;  // the delay of the computation by the thread
   std::vector<Progress> buckets = {};
   std::vector<bool> is_ready = {};
   std::size_t started = 0, delivered = 0, done = 0;
@@ -97,7 +100,7 @@ class Simulation {
     sent_bytes_.resize(ranks_);
   }
 
-  // No message of the step before is under way any more, so that the network begins anew. A port
+  // No message of the previous step is under way any more, so the network begins anew. Every port
   // has gathered a whole burst, since a step computes for longer than that takes.
   void step(std::span<const ComputeTimes> times) {
     network_ = FluidNetwork(setup_.ports, setup_.hosts);
@@ -180,7 +183,7 @@ class Simulation {
     now_s_ = event.at_s;
     switch (event.kind) {
       case EventKind::ready: {
-        // What the thread has taken from the computation since may have made it later.
+        // The thread may have delayed the computation since this event was queued.
         const double ready_s =
             engine.begin_s + engine.times->ready_s[event.bucket] + engine.stolen_s;
         if (ready_s > now_s_ + 1e-12) {
@@ -230,7 +233,7 @@ class Simulation {
                           .from = sent.message.from});
   }
 
-  // Something has happened that an engine without work may wait for.
+  // Call it when something has happened for which an idle engine may be waiting.
   void wake(std::size_t rank) {
     Engine& engine = engines_[rank];
     if (engine.is_awake) return;
@@ -264,7 +267,7 @@ class Simulation {
     note_done(engine);
     while (engine.started < engine.buckets.size() && engine.is_ready[engine.started] &&
            engine.started < engine.done + setup_.buckets_in_flight) {
-      // Start notices are small, and nobody waits for one; only their bytes count.
+      // Start notices are small, and no rank waits for one; only their bytes count.
       sent_bytes_[rank] += notice_bytes_[engine.started * ranks_ + rank];
       ++engine.started;
     }
@@ -274,7 +277,7 @@ class Simulation {
       if (!cost_s) continue;
       *cost_s *= slowdown();
       ++acting_;
-      // The computation gets that much less of the processor, while there is one.
+      // While backward runs, the action takes processor time from it.
       if (now_s_ < engine.backward_end_s()) engine.stolen_s += setup_.stolen * *cost_s;
       push(now_s_ + *cost_s, {.kind = EventKind::action_over, .rank = rank});
       return;
@@ -282,13 +285,15 @@ class Simulation {
     engine.is_awake = false;
   }
 
-  // How many times longer an action takes that begins now, because others run on the same cores.
+  // The factor by which an action that begins now takes longer, because others run on the same
+  // cores.
   [[nodiscard]] double slowdown() const {
     if (setup_.shared_cores == 0.0) return 1.0;
     return std::max(1.0, static_cast<double>(acting_ + 1) / setup_.shared_cores);
   }
 
-  // What the bucket's exchange does next, if it can do anything: the time that it takes.
+  // Does the next action of the bucket's exchange and returns its duration; empty if there is
+  // nothing to do. The order is SegmentExchange::progress()'s.
   std::optional<double> act(std::size_t rank, std::size_t b) {
     Engine& engine = engines_[rank];
     Progress& bucket = engine.buckets[b];
@@ -359,7 +364,7 @@ class Simulation {
           floats * taken.decode_s_per_float + setup_.message_s + bytes_of(taken) * setup_.byte_s;
     }
     if (task.encodes()) cost_s += floats * given.encode_s_per_float;
-    // The rank that completes a sum takes over what the others will decode.
+    // The rank that completes a sum also decodes it, to hold the same values as the others.
     if (task.give == PlanTask::Give::total) cost_s += floats * given.decode_s_per_float;
     const double bytes = bytes_of(given);
     for (const int to : plan.targets_of(task)) {
@@ -381,7 +386,7 @@ class Simulation {
     engine.last_delivered_s = std::max(engine.last_delivered_s, at_s);
   }
 
-  // A bucket's buffers go to another one when its last message has left.
+  // A bucket's buffers are free when its last message has left.
   static void note_done(Engine& engine) {
     engine.done = 0;
     for (const Progress& bucket : engine.buckets) {

@@ -1,15 +1,14 @@
-// Predicts a step: when each bucket's sum is in place, and how long the computation waits for the
-// last one. A simulation of discrete events, without clock, network or MPI.
+// Predicts the times of a step: when each bucket's sum is in place, and how long the computation
+// waits for the last one. A discrete-event simulation, without clock, network or MPI.
 //
-// What is simulated is what the reducer does (reducer.hpp): every rank has one thread that carries
-// out the lists of messages of its buckets (ExchangePlan: the same lists), one action after the
-// other. In a step of rank r, all times from its begin:
+// It simulates the reducer (reducer.hpp): every rank has one thread that carries out the message
+// lists of its buckets (the same ExchangePlan), one action after the other. In a step of rank r,
+// with all times from the step's begin:
 //
-//     ready(r, j)       gradients of bucket j are final, while backward goes on until backward(r)
-//     start(r, j)       at ready(r, j), but not before bucket j-1 has started, and not while as
-//     many
-//                       buckets as there are buffer sets are on their way
-//     an action         encodes, decodes, takes or sends one segment and takes
+//     ready(r, j)       gradients of bucket j are final, while backward continues until backward(r)
+//     start(r, j)       at ready(r, j), but not before bucket j-1 has started, and not while all
+//                       buffer sets are in use
+//     an action         encodes, decodes, takes or sends one segment; its duration is
 //                         floats x (encode + decode seconds per float)
 //                         + messages x message_s + their bytes x byte_s
 //     a message         is carried by the ports (fluid_network.hpp): its last byte leaves when they
@@ -19,15 +18,15 @@
 //     exposed(r)        max(0, max over j of delivered(r, j) - backward(r))
 //     step(r)           max(backward(r), max over j of delivered(r, j)) + after(r)
 //
-// While backward runs, the thread takes processor time from it: an action of d seconds delays all
-// that backward has still to do by `stolen` x d. Where the thread finds nothing to do it sleeps
-// (look_pace.hpp): the next event comes at a random time of its nap, after which the thread takes
-// LookPace::kWakeUp_s. On a ring each message follows from one of a neighbour and one of its own.
-// The later one counts, so half a nap for each would make steps too short. The random numbers are
-// the same in every simulation. Naps can be switched off.
+// While backward runs, the thread takes processor time from it: an action of d seconds delays the
+// rest of backward by `stolen` x d. When the thread has nothing to do, it sleeps (look_pace.hpp):
+// the next event arrives at a random time of its nap, and the thread needs LookPace::kWakeUp_s to
+// wake up. The times are random, because a mean of half a nap would make steps too short: on a ring
+// each message follows from a neighbour's message and one of the rank's own, and the later one
+// counts. The random numbers are the same in every simulation. Naps can be switched off.
 //
-// Ranks begin their next step when their own last one is over, so a late rank delays the others
-// through the exchange alone.
+// Each rank begins its next step when its own last one is over, so a late rank delays the others
+// only through the exchange.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +41,11 @@
 
 namespace dp {
 
-// What a codec costs on this rank's processor, and what it sends.
+// A codec's time on this rank's processor, and its payloads.
 struct CodecCosts {
   double encode_s_per_float = 0.0;
   double decode_s_per_float = 0.0;  // decode, or decode and add
-  // The bytes of a payload of so many floats of the sum, from that one on, without the message's
+  // The payload bytes of `floats` floats of the sum, beginning at `begin`, without the message's
   // header.
   std::function<double(std::size_t begin, std::size_t floats)> payload_bytes;
 
@@ -61,14 +60,14 @@ struct SimulatedBucket {
     std::size_t segment = 65536;  // floats
     CodecCosts costs = CodecCosts::exact();
     bool has_brief_messages = false;
-    std::size_t note_bytes = 0;  // behind the header of each message (RateNote)
-    double before_s = 0.0;       // of the thread, before its first message
+    std::size_t note_bytes = 0;  // size of the rate note in each message (RateNote)
+    double before_s = 0.0;       // the thread's time before the sum's first message
   };
   std::vector<Sum> sums;
-  double after_s = 0.0;  // of the thread, when the last sum is there
+  double after_s = 0.0;  // the thread's time after the last sum is in place
 };
 
-// Seconds from the begin of the rank's step, without any exchange.
+// Times in seconds from the begin of the rank's step, without any exchange.
 struct ComputeTimes {
   std::vector<double> ready_s;  // by bucket
   double backward_end_s = 0.0;
@@ -80,31 +79,32 @@ struct StepSetup {
   const Topology* topology = nullptr;
   NetworkPorts ports;
   std::vector<int> hosts;  // each rank's, as a number from 0
-  // By rank, with a topology that has them (owner_weights.hpp); empty: all alike.
+  // By rank, for topologies with owner weights (owner_weights.hpp); empty: equal parts.
   std::vector<std::uint32_t> owner_weights;
   std::size_t window = 4;  // segments of a bucket on the wire
   std::size_t buckets_in_flight = 3;
-  CodecCosts exact = CodecCosts::exact();  // of messages that are fp32 whatever the codec is
-  double message_bytes = 0.0;              // on the wire with each message, beside what is sent
-  double message_s = 0.0;                  // of the thread, for each message sent or taken
-  double byte_s = 0.0;                     // of the thread, for each of their bytes
+  CodecCosts exact = CodecCosts::exact();  // of messages that are always fp32
+  double message_bytes = 0.0;              // extra bytes on the wire with each message
+  double message_s = 0.0;                  // the thread's time for each message sent or taken
+  double byte_s = 0.0;                     // the thread's time for each of their bytes
   double stolen = 0.0;
   bool sleeps = false;
-  // That all ranks' threads share, while nothing else computes: an action takes as much longer as
-  // more threads than these act at its begin. 0: each rank has its own.
+  // The number of cores that all ranks' threads share, if nothing else computes. If n threads act
+  // at the begin of an action and n exceeds this number, the action takes n / shared_cores times as
+  // long. 0: each rank has its own core.
   double shared_cores = 0.0;
 };
 
 struct StepForecast {
   double step_s = 0.0;          // mean over the steps
-  double backward_end_s = 0.0;  // from here on: means over ranks and steps
+  double backward_end_s = 0.0;  // this and the following: means over ranks and steps
   double exposed_s = 0.0;
   std::vector<double> delivered_s;  // by bucket, from the begin of the rank's step
-  double sent_bytes = 0.0;          // of one rank in a step, with headers and start notices
-  double most_sent_bytes = 0.0;     // of the rank that sends most
+  double sent_bytes = 0.0;          // of a rank in a step, including headers and start notices
+  double most_sent_bytes = 0.0;     // maximum over ranks
 };
 
-// `steps` has for each step the times of every rank. At least one step, and as many ranks as
+// `steps` has, for each step, the times of every rank. At least one step, and as many ranks as in
 // `hosts`.
 [[nodiscard]] StepForecast simulate_steps(const StepSetup& setup,
                                           std::span<const std::vector<ComputeTimes>> steps);

@@ -1,5 +1,6 @@
-// What a rank wishes the rate to be, from the times of its own steps: pure arithmetic, without
-// clock or network. StepWatch feeds it; RateGovernor obeys the least wish of all ranks.
+// Computes a rank's *wish*, the rate that its link can carry, from the times of its own steps. Pure
+// arithmetic, without clock or network. StepWatch feeds it; RateGovernor obeys the least wish of
+// all ranks.
 #pragma once
 
 #include <array>
@@ -16,53 +17,54 @@
 
 namespace dp {
 
-// The last time of a step in which the exchange was under way without a gap. It ends when all sums
-// are in place.
+// The last period of a step in which the exchange was under way without a gap. It ends when all
+// sums are in place.
 struct BusyPeriod {
   double begin_s = 0.0, end_s = 0.0;  // of any clock
   std::uint64_t sent_bytes = 0;       // in it, by this rank
-  double codec_s = 0.0;               // of it, in encoders and decoders
-  double peer_wait_s = 0.0;           // of it, while another rank had not begun
-  double nap_squares = 0.0;           // the squares of the times for which the thread slept, added
+  double codec_s = 0.0;               // the part in encoders and decoders
+  double peer_wait_s = 0.0;           // the part in which another rank had not begun
+  double nap_squares = 0.0;           // the sum of squares of the thread's sleeping times, in s^2
 
   [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
-  // How late a message is found. One that comes at any time of a nap waits for half of it in the
-  // mean, and naps meet it in proportion to their lengths; but of several messages the last one
-  // counts: twice that. Where computation keeps all cores busy, naps last for milliseconds.
+  // How late a message is noticed. A message that arrives at a random time of a nap waits for half
+  // of the nap in the mean, and it meets naps in proportion to their lengths. But the last of
+  // several messages counts, which doubles this. When computation keeps all cores busy, naps last
+  // for milliseconds.
   [[nodiscard]] double late_s() const {
     return end_s > begin_s ? nap_squares / (end_s - begin_s) : 0.0;
   }
 };
 
-// Estimates what a link carries from busy periods. With w the bytes of a period, t its time on the
-// wire, p that in which another rank had not begun, and a the part of t that is latency,
+// Estimates the rate of a link from busy periods. With w the bytes of a period, t its time on the
+// wire, p the time in which another rank had not begun, and a the part of t that is latency,
 //
 //     w / (t + p) <= rate <= w / (t - a)
 //
-// so an estimate outside of these bounds moves to the nearer one, and one inside stays: a period of
-// few bytes says little, and changes little. The result is the median of the last kPeriods. While a
-// rank encodes or decodes, the kernel may still send, so the lower bound may be too high by the
-// share of coding; AutoRate corrects what follows from it.
+// An estimate outside these bounds moves to the nearer one; an estimate inside stays. Hence a
+// period of few bytes, whose bounds are far apart, changes little. The result is the median of the
+// last kPeriods. The kernel may send while a rank encodes or decodes, so the lower bound may be too
+// high by the fraction of coding time; AutoRate corrects the consequences.
 //
-// On a busy machine threads wake up late, and a is far more than what the link's latency explains:
-// fewer bytes then take as long as more. So a has two sources, of which the larger one counts: how
-// late messages were found in the period (BusyPeriod::late_s), and what is learnt whenever the
-// bytes of two periods in a row differ by more than a tenth, from the slope of the time over the
-// bytes. Where a is half of t, or more, there is no upper bound, and the estimate rises again, up
-// to what was measured before the first step.
+// On a busy machine threads wake up late, and a is far more than the link's latency: few bytes then
+// take as long as many. Therefore a is the larger of two values. One is the delay with which
+// messages were noticed in the period (BusyPeriod::late_s). The other is learnt from the slope of
+// time over bytes, whenever the bytes of two consecutive periods differ by more than a tenth. If a
+// is half of t or more, there is no upper bound, and the estimate rises again, up to the rate
+// measured before the first step.
 class LinkRateEstimate {
  public:
   static constexpr std::size_t kPeriods = 5;
 
-  // What was measured before the first step.
+  // `bytes_per_s`: the rate measured before the first step.
   explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s), first_(bytes_per_s) {}
 
-  // least_overhead_s: what passes without a byte on the wire, such as latencies and wake-ups.
+  // least_overhead_s: the time without a byte on the wire, such as latencies and wake-ups.
   void add(const BusyPeriod& period, double least_overhead_s);
-  // A period most of which went by for other ranks: it bounds the rate from below alone.
+  // A period spent mostly in waiting for other ranks: it only bounds the rate from below.
   void add_late(const BusyPeriod& period);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
-  // What passes without a byte on the wire, as far as it is known.
+  // The time without a byte on the wire, as far as it is known.
   [[nodiscard]] double overhead_s() const { return overhead_s_; }
 
  private:
@@ -79,30 +81,32 @@ class LinkRateEstimate {
   std::size_t count_ = 0;  // so far
 };
 
-// The forms of values that need no coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
+// The *dense forms*, which need no entropy coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
 struct DenseForm {
   unsigned bits;           // EncodeContext::dense_bits
-  double bits_per_value;   // with the scale of each block
-  std::string_view codec;  // that sends the same
+  double bits_per_value;   // including the scale of each block
+  std::string_view codec;  // the codec with the same payload
 };
 inline constexpr std::array<DenseForm, 4> kDenseForms{{{4, 4.0 + 32.0 / 2048, "q4"},
                                                        {8, 8.0 + 32.0 / 2048, "q8"},
                                                        {16, 16.0, "bf16"},
                                                        {32, 32.0, "none"}}};
 
-// The form whose bits a plan has, exactly; 0: none, the values are coded.
+// The dense form whose bits_per_value equals the plan exactly; 0: none, the values are
+// entropy-coded.
 [[nodiscard]] unsigned dense_bits_of(double planned_bits);
 
-// Whether auto sends a dense form: the finest of which the link has carried somewhat more for some
-// steps. It goes back at once where the link carries less, and then waits twice as long. The same
-// on all ranks, since it follows from what they have agreed on.
+// Chooses whether auto sends a dense form: the finest form for which the links have had room by the
+// factor kMargin for kPatience consecutive steps. When a link carries less than the form needs, it
+// changes at once to a coarser form or to entropy coding, and its patience doubles. The same on all
+// ranks, since it depends only on values that they agree on.
 class DenseChoice {
  public:
   static constexpr double kMargin = 1.1;
   static constexpr std::int64_t kPatience = 8, kMostPatience = 1024;  // steps
 
-  // The bits of the next step: a dense form's, or within the limits. `wished`: what all links
-  // carry.
+  // The bits of the next step: a dense form's, or `wished` within the limits. `wished`: the least
+  // wish of all ranks.
   double next(double wished, const RateLimits& limits);
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
@@ -128,23 +132,25 @@ struct StepTimes {
 
 class AutoRate {
  public:
-  // What may stay exposed, as a share of the step's computation.
+  // The exposed time that is tolerated, as a fraction of the step's computing time.
   static constexpr double kSlack = 0.03;
-  // With a wait for another rank of more than this share, a period does not lower the estimate.
+  // If more than this fraction of a period was a wait for another rank, it does not lower the
+  // estimate.
   static constexpr double kMostPeerWait = 0.2;
-  // At least, for each message that follows from another one.
+  // The least overhead of each message that follows from another one.
   static constexpr double kWakeUp_s = LookPace::kWakeUp_s;
-  // The share of a step's exposed time beyond the slack that is taken off the next steps' time.
+  // The fraction of a step's exposed time beyond the slack that is subtracted from the next steps'
+  // deadline.
   static constexpr double kGain = 0.1;
 
-  // `buckets` say elements and fixed bytes; hops and wire_factor are those of the topology.
+  // `buckets` have elements and fixed bytes; hops and wire_factor are the topology's.
   AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,
            const AutoRateOptions& options);
 
   void add(const StepTimes& step);
-  // Steps will be unlike those so far; what is known of the link stays.
+  // Forgets the times of steps, because later steps will differ; keeps the estimate of the link.
   void forget_times() { steps_ = 0; }
-  // Without limits; nothing is known before the first step.
+  // Not limited to RateLimits. Valid if is_known().
   [[nodiscard]] RateBudget budget() const { return budget_; }
   [[nodiscard]] bool is_known() const { return steps_ > 0; }
   [[nodiscard]] double bytes_per_s() const { return link_.bytes_per_s(); }
@@ -157,9 +163,9 @@ class AutoRate {
   LinkRateEstimate link_;
   double backward_end_s_ = 0.0, compute_s_ = 0.0;  // from a step's begin, means
   double codec_s_ = 0.0;                           // of a busy period, mean
-  // By how much the exchange must end earlier than the model says, for as much of coding as neither
-  // computation nor the wire hides. It is learnt from the exposed time, other ranks' delays taken
-  // off, and never more than coding takes: what else is exposed would not become less.
+  // How much earlier than in the model the exchange must end, to make room for coding time that
+  // neither computation nor the wire hides. It is learnt from the exposed time, minus other ranks'
+  // delays. It is limited to the coding time: fewer bits would not reduce any other exposed time.
   double margin_s_ = 0.0;
   std::uint64_t steps_ = 0;
   RateBudget budget_;

@@ -24,7 +24,7 @@ double number_in(std::string_view text, std::string_view value, double least, do
   return number;
 }
 
-// The limits of min= and max=.
+// The range of min= and max=.
 constexpr double kFewestBits = 0.01, kMostBits = 6.0;
 
 // More than 8 ranks need more bits, in proportion: if the global batch stays the same, each rank
@@ -34,7 +34,7 @@ double bits_for(std::size_t ranks, double bits_of_8) {
   return std::min(kMostBits, factor * bits_of_8);
 }
 
-// The codec of auto or fewest, and the most of auto.
+// Sets the codec of auto or fewest, and auto's most_bits.
 void choose_codec(CompressChoice& choice, double bits) {
   const bool sends_own_steps =
       choice.kind == SentKind::velocities || choice.kind == SentKind::adams_steps;
@@ -145,7 +145,8 @@ CompressChoice CompressChoice::for_network(std::size_t values, std::size_t ranks
 
 double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks) {
   const auto rounded = [](double bits) { return std::round(bits * 1e4) / 1e4; };
-  // ResNet-20's values keep the loss with 0.1 bits, and ResNet-18's 11.2 million with 0.03.
+  // The fit's two points: ResNet-20 keeps its loss with 0.1 bits, ResNet-18 (11.2 million values)
+  // with 0.03.
   constexpr double kOfResNet18 = 0.03, kOfResNet20 = 0.1, kExponent = 0.324;
   switch (kind) {
     case SentKind::velocities: {

@@ -11,21 +11,23 @@
 
 namespace dp {
 
-// Bits a value. The least are the floor of quality; more than the most hardly help. Velocities
-// learn with fewer bits as well as gradients do (experiments/README.md, "ecq and auto"). A run
-// begins with more, since feedback delivers late what was dropped, and a short run ends before
-// that.
+// The range of bits a value that auto may send. Fewer than least_bits would cost quality; more than
+// most_bits hardly help. Velocities need fewer bits than gradients
+// (experiments/studies/velocity.md).
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
-  // Adam divides lumps by their own size (adam_velocity.hpp), so its gradients need many bits. Its
-  // steps at 0.1 bits cost a GPT of 0.8 million parameters 2 % of the loss, and nothing at 0.35.
+  // Adam divides lumps by their own size (adam_velocity.hpp), so its gradients need many bits.
+  // Sending Adam's steps with 0.1 bits raised the loss of a GPT of 0.8 million parameters by 2 %;
+  // with 0.35 bits it did not.
   static constexpr double kLeastForAdam = 2.0, kLeastOfAdamsSteps = 0.35;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
-  bool allows_dense = true;  // where the link carries such a form; not with a most that is given
+  bool allows_dense = true;  // if the link carries them; false if the user gave max=
 
-  // At a place of the run, as a share of it (below 0: not known). Where the user gave no most, it
-  // is at least what a run with the usual most in the mean would plan there (planned_bits).
+  // The limits at `progress`, the fraction of the run so far (below 0: not known). Unless the user
+  // gave max=, most_bits rises to the bits that a run with a mean of most_bits would plan there
+  // (planned_bits): a run begins with more bits, since error feedback delivers late and a short run
+  // ends before that.
   [[nodiscard]] RateLimits at(double progress) const;
 
   [[nodiscard]] double limited(double bits) const {
@@ -33,12 +35,12 @@ struct RateLimits {
   }
 };
 
-// The values that ranks exchange, on which the bits of fewest and the least of auto depend.
+// The kind of the exchanged values. The bits of fewest and auto's least_bits depend on it.
 enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
 
-// Bits a value, in the mean of a run, that are expected to keep fp32's loss, fitted to trainings of
-// ResNet-20 and ResNet-18 (experiments/README.md, "The fewest bits"): fewer in large networks,
-// more from 8 ranks on.
+// The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss: fewer for
+// large models, more from 8 ranks on. Fitted to trainings of ResNet-20 and ResNet-18
+// (experiments/studies/fewest.md).
 [[nodiscard]] double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks);
 
 struct CompressChoice {
@@ -51,12 +53,14 @@ struct CompressChoice {
   SentKind kind = SentKind::gradients;  // of auto and fewest
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
-  // The same where velocities can be sent, which auto and fewest then do unless velocity= is given.
+  // This choice for a run that can or cannot send velocities. If it can, auto and fewest do, unless
+  // velocity= is given.
   [[nodiscard]] CompressChoice with_velocities(bool can_send) const;
-  // The same where Adam gets the sums of gradients, of which auto then sends more unless min= is
-  // given.
+  // This choice for a run in which Adam receives sums of gradients. auto then sends more bits,
+  // unless min= is given.
   [[nodiscard]] CompressChoice for_adam() const;
-  // The same for a network: fewest has its bits, and auto its least unless min= is given.
+  // This choice for a model of `values` parameters: sets the bits of fewest, and auto's least_bits
+  // unless min= is given.
   [[nodiscard]] CompressChoice for_network(std::size_t values, std::size_t ranks) const;
 };
 

@@ -1,24 +1,24 @@
-// How many bits per value the exchange may send so that it hides behind backward: pure arithmetic,
-// without clock or network.
+// The largest number of bits per value with which the exchange hides behind the backward pass: pure
+// arithmetic, without clock or network.
 //
 // Model: a host's port carries `goodput_bytes_per_s` in each direction, and buckets go over it one
-// after the other, in their order. Bucket j begins when its gradients and those of all buckets
-// before it are ready, and when the port is free. At b bits per value it puts
+// after the other, in their order. Bucket j begins when its own and all earlier buckets' gradients
+// are ready, and when the port is free. At b bits per value it puts
 //
 //     w_j(b) = wire_factor x (elements_j x b / 8 + fixed_bytes_j)
 //
 // bytes on the port, both legs together (partial sums and totals). The port is busy without a gap
 // from the readiness r_i of some bucket i until the end, so the last byte has left at
 //
-//     max over i of (r_i + sum of w_j(b) for j >= i, divided by the goodput),   r_i = max of
-//     ready_s
-//                                                                               up to bucket i.
+//     max over i of (r_i + (sum of w_j(b) for j >= i) / goodput),
+//     r_i = max of ready_s over the buckets up to i.
 //
-// It must have left `hops` latencies before the deadline, which is the end of backward and the
-// slack: the last message arrives that much later. Each i is one limit of b, and the least counts.
+// It must have left `hops` latencies before the deadline, because the last message arrives that
+// much later. The deadline is the end of backward plus the slack. Each i gives one limit of b; the
+// least of them is the result.
 //
-// Where the fixed bytes and the latencies come too late even at 0 bits, fewer bits make that no
-// better. The deadline is then the end that they have at 0 bits, and the slack.
+// If the fixed bytes and the latencies miss the deadline even at 0 bits, fewer bits do not help.
+// The deadline is then the end of the exchange at 0 bits, plus the slack.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +29,15 @@ namespace dp {
 
 struct BudgetBucket {
   std::size_t elements = 0;
-  double ready_s = 0.0;      // when its gradients are final, on the clock of backward_end_s
-  double fixed_bytes = 0.0;  // of its payload (once, not per leg), whatever the rate is
+  double ready_s = 0.0;  // when its gradients are final, on the clock of backward_end_s
+  // Payload bytes that do not depend on the rate; counted once, not per leg.
+  double fixed_bytes = 0.0;
 };
 
 struct RateBudgetSetup {
   std::span<const BudgetBucket> buckets;  // in the order in which they are exchanged
   double backward_end_s = 0.0;
-  double slack_s = 0.0;              // may still be exposed, for example 3 % of the step
+  double slack_s = 0.0;              // tolerated exposed time, for example 3 % of the step
   double goodput_bytes_per_s = 0.0;  // of a host's port in one direction
   double latency_s = 0.0;            // of one message, one way
   std::size_t hops = 2;              // latencies one after the other (Topology::hops); direct: 2
@@ -44,12 +45,12 @@ struct RateBudgetSetup {
 };
 
 struct RateBudget {
-  // The largest number of bits per value, the same for all buckets, at which the exchange ends in
+  // The largest number of bits per value, the same for all buckets, with which the exchange ends in
   // time. Infinity if nothing limits it (one rank, or no values).
   double bits_per_value = 0.0;
   bool fits = true;  // false: at 0 bits the exchange is too late, too
-  // From the readiness of this bucket on the port is busy until the end; so this bucket, and those
-  // after it, limit the rate. Nothing if nothing limits it.
+  // The bucket from whose readiness on the port is busy until the end: this bucket and the later
+  // ones limit the rate. Empty if nothing limits it.
   std::optional<std::size_t> binding = std::nullopt;
 };
 

@@ -1,3 +1,7 @@
+// Outline: MagnitudeHistogram estimates entropy and error for any quantiser step from counts of
+// magnitudes, and finds steps by bisection. RateController computes in whole numbers (logarithms of
+// steps, debts): start() sets the steps from histograms, update() moves them after each training
+// step, and follow() moves them with the values of a round.
 #include "comm/rate/rate_control.hpp"
 
 #include <algorithm>
@@ -88,15 +92,15 @@ double MagnitudeHistogram::bits(double step) const {
 std::optional<double> MagnitudeHistogram::largest() const {
   std::size_t last = kBins;
   while (last > 1 && counts_[last - 1] == 0) --last;
-  if (last <= 1) return std::nullopt;  // bin 0 holds zeros and what is nearly zero
+  if (last <= 1) return std::nullopt;  // bin 0 holds zeros and values that are nearly zero
   return magnitude_of(last - 1);
 }
 
 double MagnitudeHistogram::step_for(double bits_wanted) const {
   const std::optional<double> most_value = largest();
   if (!most_value) return 0.0;
-  // With a step above twice the largest value all become zero. A step so small that the largest
-  // one has no code is not wanted.
+  // With a step above twice the largest value all values become zero. With a step below the lower
+  // end the largest value would have no code.
   double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
   while (most - least > 0.01) {
     const double middle = (most + least) / 2;
@@ -146,7 +150,7 @@ void RateController::start_for_error(const std::array<MagnitudeHistogram, kRateS
 }
 
 void RateController::start_with(std::array<double, kRateSites> steps) {
-  // A site without values, or with zeros alone, follows the other.
+  // A site without values, or with only zeros, takes the other site's step.
   if (steps[0] == 0.0) steps[0] = steps[1];
   if (steps[1] == 0.0) steps[1] = steps[0];
   if (steps[0] == 0.0) return;

@@ -8,15 +8,15 @@
 namespace dp {
 namespace {
 
-// The guard asks for no more.
+// The guard raises the bits to at most this many.
 constexpr double kMostGuardedBits = 6.0;
-// With auto, velocities begin anew where something was delivered (velocity.hpp) only in steps that
-// plan fewer bits. Masking takes momentum away, the more the more is delivered. That is like a
-// lower learning rate, which some recipes gain from (ResNet-20 with 0.35 bits: a loss of 0.820,
-// 0.864 without masking, fp32 0.872), and one whose rate is tuned does not: airbench94 with 0.4
-// bits ended 1.2 points below fp32. Where hardly anything is delivered, both learn alike (ResNet-20
-// with 0.1 bits: 0.896 and 0.899). Adam's steps gain at more bits, too: a GPT with 0.35 bits ends
-// at 2.49, 2.54 without masking, fp32 at 2.50 (experiments/README.md, "Adam").
+// auto masks velocities (velocity.hpp) only in steps that plan fewer bits than this. Masking
+// removes momentum, and removes more of it the more is delivered. This acts like a lower learning
+// rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of 0.820, without masking
+// 0.864, fp32 0.872. A recipe with a tuned learning rate does not: airbench94 with 0.4 bits ended
+// 1.2 points below fp32. When hardly anything is delivered, both learn alike (ResNet-20 with 0.1
+// bits: 0.896 and 0.899). Adam's steps gain at more bits, too: a GPT with 0.35 bits ends at 2.49,
+// without masking at 2.54, fp32 at 2.50 (experiments/studies/adam.md).
 constexpr double kMostMaskedBits = 0.15, kMostMaskedBitsOfAdam = 0.5;
 
 bool is_dense(double bits) { return dense_bits_of(bits) != 0; }
@@ -106,19 +106,20 @@ void RateGovernor::begin_step(std::uint64_t step, double progress, double now_s,
   if (watch_) watch_->last_is_over(now_s, started_s, round_ ? round_->hidden_share : 0.0);
 }
 
-// With a delay, training would wait here for the slowest rank.
+// False for rounds with a delay (hidden_share above 0): the look is collective, so training would
+// wait here for the slowest rank.
 bool RateGovernor::looks_at_values() const {
   return is_foreseen() && !is_dense(planned_bits_) && wanted_error_ == 0.0;
 }
 
-// The step of the quantiser with which this rank's own values would take the planned bits; the mean
-// over ranks counts.
+// The quantiser step with which this rank's own values would take the planned bits. follow() uses
+// the mean over ranks.
 std::array<std::int64_t, 2> RateGovernor::own_step(const MagnitudeHistogram& values) const {
   return RateController::own_step(values.step_for(planned_bits_));
 }
 
 RateOrder RateGovernor::order(double now_s) {
-  // The time since begin_step(), which the look has taken, belongs to no step.
+  // The time since begin_step(), taken by the look at the values, belongs to no step.
   if (watch_) watch_->begin(now_s);
   if (!controller_.is_started() && !histograms_ && !is_dense(planned_bits_)) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
@@ -126,7 +127,7 @@ RateOrder RateGovernor::order(double now_s) {
   RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
-    // One rank after the other, so that the mean of all is what is steered.
+    // Ranks report in turn, so that the mean over ranks is controlled.
     if (number_ % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (watch_ && watch_->rate().is_known()) {
     word.code = RateWish::of_bits(watch_->rate().budget().bits_per_value).code();
@@ -146,7 +147,7 @@ RateOrder RateGovernor::order(double now_s) {
 
 void RateGovernor::end_step(const RateTally& tally, bool is_finite,
                             std::optional<std::size_t> grown_bucket, const SumOverRanks& sum) {
-  // Without values, a warm-up sends them with another codec.
+  // Empty during a warm-up, which uses another codec.
   if (tally.is_empty()) return;
   if (!is_finite) {
     skip_step();
@@ -168,7 +169,7 @@ void RateGovernor::end_step(const RateTally& tally, bool is_finite,
   planned_bits_ = next;
 }
 
-// The plan of the next step: the least wish of all ranks.
+// The planned bits of the next step; with auto, from the least wish of all ranks.
 double RateGovernor::next_bits(const RateTally& tally) {
   double next = planned_bits_;
   const RateWish wish = tally.wish();
@@ -181,7 +182,7 @@ double RateGovernor::next_bits(const RateTally& tally) {
 
 void RateGovernor::move_steps(const RateTally& tally, double next_bits, const SumOverRanks& sum) {
   if (is_dense(planned_bits_)) {
-    // Gradients have changed since the steps were found.
+    // Gradients have changed since the quantiser steps were found, so find them anew.
     if (!is_dense(next_bits)) controller_.stop();
   } else if (histograms_) {
     for (MagnitudeHistogram& histogram : *histograms_) sum(histogram.counts());
@@ -194,19 +195,19 @@ void RateGovernor::move_steps(const RateTally& tally, double next_bits, const Su
   } else if (wanted_error_ > 0.0) {
     controller_.update(tally.errors());
   } else {
-    // In rounds, the next one's values say what the next plan needs.
+    // In rounds, follow() adapts the steps to the next round's values.
     const bool keeps_plan = is_foreseen() || is_dense(next_bits);
     controller_.update(tally, planned_bits_, keeps_plan ? planned_bits_ : next_bits, is_evened());
   }
 }
 
-// After a step that all ranks skip: the next one has the same plan. A log must say what this one
-// ran with, since another run may repeat it.
+// After a step that all ranks skip: the next step has the same plan. The report still has the plan,
+// since another run may repeat this one from its log.
 void RateGovernor::skip_step() {
   report_plan();
   report_.wished_bits = RateReport::kNothing;
   report_.bits.fill(RateReport::kNothing);
-  // The values of the next step are counted alone.
+  // The next step's histogram must not include this step's values.
   histograms_.reset();
 }
 

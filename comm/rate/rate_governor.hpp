@@ -1,16 +1,16 @@
-// The governor of the rate: before each step it orders how finely gradients are rounded, and after
-// it learns from the bytes that the step has sent.
+// The rate governor: before each step it sets how finely gradients are rounded, and after the step
+// it learns from the bytes that were sent.
 //
 // A codec has a rate if its bits a value (ecq:bits=, auto) or its error (ecq:error=) are given. The
 // governor then plans the bits of each step, finds the quantiser steps for them (rate_control.hpp),
-// sends more where residuals grow too much (rate_guard.hpp), and with auto follows what the links
-// carry (auto_rate.hpp). It orders the same on all ranks, because it decides by what all of them
-// know: the plan, and the rate notes of the messages.
+// raises the bits if residuals grow too much (rate_guard.hpp), and with auto follows the links'
+// rates (auto_rate.hpp). Its decisions are the same on all ranks, because they depend only on what
+// all ranks know: the plan, and the rate notes of the messages.
 //
 // The calls of a step, in their order:
 //     begin_step
 //     follow           only if looks_at_values()
-//     order            what the exchange gets
+//     order            the exchange's input
 //     watch()->...     with auto: the step's times
 //     end_step
 //
@@ -38,7 +38,7 @@
 namespace dp {
 
 struct RateGovernorOptions {
-  std::string compress;  // as the user gave it, for messages
+  std::string compress;  // the user's spelling, for messages
   std::string topology;
   std::optional<RateLimits> limits = std::nullopt;  // of auto
   // GradientSyncOptions::planned_bits
@@ -46,41 +46,40 @@ struct RateGovernorOptions {
   bool is_adam = false;  // velocities are Adam's steps
 };
 
-// An exchange that only some steps have (rounds). Its values are known before it begins, and a
-// codec with a rate looks at them: they are too unlike those of the last exchange.
+// An exchange in rounds (--sync-every): only some steps have one. Its values are known before it
+// begins, and they differ too much from the last round's, so a codec with a rate examines them
+// first.
 struct RatedRound {
   std::uint64_t number = 0;
-  // The fraction of the time between two exchanges, without waiting, in which steps run while an
-  // exchange does. If it is 0, begin_step() of the exchange is collective.
+  // The fraction of the computing time between two exchanges that overlaps an exchange. If it is 0,
+  // begin_step() of the exchange is collective.
   double hidden_share = 0.0;
 };
 
 class RateGovernor {
  public:
-  // Adds numbers of all ranks, and puts the sums in their place. Collective.
+  // Replaces numbers by their sums over all ranks. Collective.
   using SumOverRanks = std::function<void(std::span<std::int64_t>)>;
 
   // `spec` has a rate (has_rate).
   RateGovernor(const CodecSpec& spec, RateGovernorOptions options);
 
-  // Before the first step. watch: with auto, if anything goes over the link.
+  // Call it before the first step. watch: with auto, unless this rank sends nothing.
   void connect(int rank, int ranks, std::optional<StepWatch> watch);
 
-  // ---- before a step
-  // progress: the fraction of the run before this step; below 0: not known. started_s: as
-  // StepWatch::last_is_over has it.
+  // ---- before a step progress: the fraction of the run before this step; below 0: not known.
+  // started_s: see StepWatch::last_is_over.
   void begin_step(std::uint64_t step, double progress, double now_s,
                   std::span<const double> started_s);
-  // Whether this step's values are looked at before they are exchanged.
+  // Whether this step's values are examined before their exchange.
   [[nodiscard]] bool looks_at_values() const;
-  // This rank's part of the sum over ranks that follow() gets, for its own values.
+  // This rank's part of the sum over ranks for follow(), from its own values.
   [[nodiscard]] std::array<std::int64_t, 2> own_step(const MagnitudeHistogram& values) const;
   void follow(const std::array<std::int64_t, 2>& sum) { controller_.follow(sum); }
-  // Its pointers are valid until end_step().
+  // The order for the exchange. Its pointers are valid until end_step().
   [[nodiscard]] RateOrder order(double now_s);
 
-  // ---- after a step
-  // is_finite: false: all ranks skip the step. grown_bucket: StepVerdict has it.
+  // ---- after a step is_finite: false if all ranks skip the step. grown_bucket: see StepVerdict.
   void end_step(const RateTally& tally, bool is_finite, std::optional<std::size_t> grown_bucket,
                 const SumOverRanks& sum);
   [[nodiscard]] const RateReport& report() const { return report_; }
@@ -94,14 +93,15 @@ class RateGovernor {
   [[nodiscard]] bool has_mean_bits() const { return mean_bits_ > 0.0 && !is_auto(); }
   // Throws Error(usage) for a number that the key does not allow.
   void set_mean_bits(double bits);
-  // The next exchange, and all later ones, are those of rounds.
+  // From the next exchange on, all exchanges are rounds.
   void set_round(const RatedRound& round) { round_ = round; }
-  // A gradient comes into this many exchanges, as momentum makes it. Residuals may be as many times
-  // as large before more bits are sent (growth= of ecq).
+  // The number of exchanges in which a gradient takes part, as momentum repeats it. The limit of
+  // residuals (growth= of ecq) is multiplied by it.
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
   // Gradients are this many times as large as at the start of the run.
   void set_scale(double scale) { controller_.set_scale(scale); }
-  // Values will be unlike those so far: finds the quantiser steps anew, and forgets times.
+  // Later values will differ from the values so far: finds the quantiser steps anew, and forgets
+  // times.
   void start_anew(double scale);
   void list_state(StateVisitor& visitor);
 
@@ -109,9 +109,9 @@ class RateGovernor {
   void check(bool has_feedback) const;
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
-  // Whether segments find their own steps. A round looks at its values as a whole.
+  // Whether segments choose their own steps. A round examines its values as a whole.
   [[nodiscard]] bool is_evened() const { return !round_ && wanted_error_ == 0.0; }
-  // Whether the values of a step say what its plan needs.
+  // Whether the quantiser step follows from the values of the exchange itself.
   [[nodiscard]] bool is_foreseen() const { return round_ && round_->hidden_share == 0.0; }
   [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }
   [[nodiscard]] double next_bits(const RateTally& tally);
@@ -122,25 +122,25 @@ class RateGovernor {
   void report_step(const RateTally& tally);
 
   RateGovernorOptions options_;
-  // A mean of the run or a wanted error; 0: the other one.
+  // The mean of the run (bits=) or the wanted error (error=); 0: the other one is given.
   double mean_bits_, wanted_error_;
-  double most_growth_;  // of the residual over the gradient; 0: any
+  double most_growth_;  // limit of residual / gradient; 0: none
   double exchanges_of_gradient_ = 1.0;
   std::optional<RatedRound> round_;
   std::uint64_t rank_ = 0, ranks_ = 1;
   RateController controller_;
   ResidualGuard guard_;
   DenseChoice dense_choice_;
-  // This rank's report, from the last step that it has measured: the code of its
-  // errors, and whether its residual has grown beyond the most.
+  // This rank's report from the last measured step: the code of its errors, and whether its
+  // residual has grown beyond the limit.
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::optional<StepWatch> watch_;
 
   // The running step.
-  std::uint64_t number_ = 0;  // of its exchange: the step's, or the round's
+  std::uint64_t number_ = 0;  // the number of the step or of the round
   double progress_ = -1.0;
   double planned_bits_;
-  std::optional<std::size_t> planned_at_;  // in planned_bits of the options
+  std::optional<std::size_t> planned_at_;  // index into options_.planned_bits
   // Filled in the first step.
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;
 

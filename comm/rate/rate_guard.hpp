@@ -1,5 +1,5 @@
-// What encodes of a codec with a rate have dropped: how a rank measures it, how ranks tell each
-// other, and the guard that sends more bits where too much waits in residuals.
+// The errors of a codec with a rate: how a rank measures them, their code in messages, and the
+// guard that raises the bits when residuals become too large.
 //
 // Pure arithmetic. Nothing here communicates or fails.
 #pragma once
@@ -14,14 +14,14 @@
 
 namespace dp {
 
-// Where gradients are rounded (rate_control.hpp).
+// The two places where gradients are rounded (rate_control.hpp).
 enum class RateSite : std::uint8_t { partial = 0, total = 1 };
 inline constexpr std::size_t kRateSites = 2;
 
 // Sums of squares over what a rank has encoded.
 struct EncodedSquares {
   double gradient = 0.0;  // the values without the residual
-  double values = 0.0;    // with it: what was encoded
+  double values = 0.0;    // gradient + residual: the encoded values
   double dropped = 0.0;   // the residual afterwards
 
   EncodedSquares& operator+=(const EncodedSquares& more) {
@@ -30,8 +30,7 @@ struct EncodedSquares {
     dropped += more.dropped;
     return *this;
   }
-  // The norm of the residual over that of the gradient, and over that of the values; 0 where
-  // nothing was measured.
+  // norm(residual) / norm(gradient), and norm(residual) / norm(values); 0 if nothing was measured.
   [[nodiscard]] double growth() const { return ratio(dropped, gradient); }
   [[nodiscard]] double relative_error() const { return ratio(dropped, values); }
 
@@ -40,19 +39,19 @@ struct EncodedSquares {
 };
 using SiteSquares = std::array<EncodedSquares, kRateSites>;
 
-// The growth over both sites together.
+// The growth over both sites.
 [[nodiscard]] inline double growth_of(SiteSquares squares) {
   return (squares[0] += squares[1]).growth();
 }
 
-// The relative errors of a rank's encodes over the wanted one, as a message tells them: a byte for
-// each site, from 1/4 to 4 in steps of 1 %. Of several, the largest count.
+// A rank's relative errors divided by the wanted error, coded for a message: a byte for each site,
+// from 1/4 to 4 in steps of 1 %. The largest error of all ranks counts.
 class RateErrors {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
 
   RateErrors() = default;
-  // 0: nothing was measured.
+  // 0 means that nothing was measured.
   static RateErrors of(const std::array<double, kRateSites>& over_wanted);
   static RateErrors of_code(std::uint16_t code) { return RateErrors(code); }
 
@@ -69,16 +68,16 @@ class RateErrors {
   std::uint16_t code_ = kNone;  // larger errors have smaller bytes
 };
 
-// Sends more bits while the residual of some rank is larger than so many times the gradient, until
-// it no longer is; then, slowly, fewer again. The same on all ranks.
+// Raises the bits while some rank's residual exceeds its limit (growth= times the gradient), then
+// lowers them again slowly. The same on all ranks.
 class ResidualGuard {
  public:
-  // Squares are measured in every so many steps; all ranks know the result one step later.
+  // Squares are measured in every kEvery-th step; all ranks know the result one step later.
   static constexpr std::uint64_t kEvery = 4;
   static constexpr bool measures_in(std::uint64_t step) { return step % kEvery == 0; }
   static constexpr bool is_told_in(std::uint64_t step) { return step % kEvery == 1; }
 
-  // In each step in which it is told; is_beyond: of some rank.
+  // Call it in each step with is_told_in(). is_beyond: some rank's residual exceeds the limit.
   void update(bool is_beyond);
   [[nodiscard]] double factor() const { return std::exp2(static_cast<double>(level_) * kUnit); }
   void list_state(StateVisitor& visitor, const std::string& prefix) {

@@ -9,7 +9,8 @@ namespace {
 // The first step has kFirst times the bits of the second half, limited to kMostFirstBits.
 constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
 
-// Normalises the plan to a mean of 1, if the first step has `first` times the bits of the last.
+// The factor that normalises the plan to a mean of 1 if the first step has `first` times the bits
+// of the last step.
 double plan_factor(double first) { return 2.0 / ((first - 1.0) / std::log(first) + 1.0); }
 
 // The first step's bits divided by the last step's.

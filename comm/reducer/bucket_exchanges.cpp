@@ -1,3 +1,6 @@
+// Outline: make_exchange() creates the state that a bucket's codec needs, makes the exchange of the
+// codec's kind, and wraps it: spaced (every k-th step) inside, velocity outside. The rest computes
+// bytes, hops and plans from the same shapes.
 #include "comm/reducer/bucket_exchanges.hpp"
 
 #include <algorithm>
@@ -18,7 +21,7 @@ std::unique_ptr<Codec> exact_codec(Device* device) {
                            : make_codec(CodecSpec::exact(), *device);
 }
 
-// The ranks on this rank's host, as MPI names hosts.
+// The number of ranks on this rank's host, by MPI's host names.
 std::size_t ranks_beside(const Communicator& communicator) {
   const std::vector<int> hosts = host_numbers(communicator.hosts());
   return static_cast<std::size_t>(
@@ -61,7 +64,7 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
   }
 }
 
-// Makes what differs from what there is, and buffers that suffice.
+// Makes only the exchanges that differ from the present ones, and large enough buffers.
 void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs) {
   DP_ASSERT(codecs.size() == buckets_.size(), "{} codecs for {} buckets", codecs.size(),
             buckets_.size());
@@ -71,7 +74,7 @@ void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<Codec
     if (!is_new && spec == buckets_[b].codec) continue;
     if (spec.feedback && hosts_.size() > 1) state_.need_residual();
     const ExchangeStats stats = is_new ? ExchangeStats{} : pipeline.exchange(b).stats();
-    pipeline.set_exchange(b, nullptr);  // refers to the codec
+    pipeline.set_exchange(b, nullptr);  // it refers to the old codec
     MadeExchange made = make_exchange(b, spec);
     codecs_[b] = std::move(made.codec);
     made.exchange->set_stats(stats);
@@ -105,8 +108,8 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
   ExchangeRequest request = {
       .setup = {.transport = &transport(),
                 .bucket = checked_cast<std::uint32_t>(b),
-                // The same numbers whatever the codec is, so that those of a warm-up
-                // can be replaced.
+                // The numbers do not depend on the codec, so that a warm-up's exchanges can be
+                // replaced.
                 .stream = checked_cast<std::uint32_t>(b * most_streams()),
                 .offset = bucket.offset,
                 .gradient = gradient_.subspan(bucket.offset, bucket.elements),
@@ -133,7 +136,7 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
     made.exchange = make_spaced_exchange(request.setup, std::move(made.exchange), every);
   }
   if (!has_velocity) return made;
-  // In a warm-up everything is delivered, which would leave no velocity.
+  // A warm-up delivers everything, so masking would leave no velocity.
   const bool is_masked = bucket.velocity == Bucket::Velocity::masked && spec.feedback;
   made.exchange =
       make_velocity_exchange({.setup = request.setup,

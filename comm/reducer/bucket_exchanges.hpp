@@ -1,8 +1,9 @@
-// The exchanges of a gradient's buckets on one rank: makes each of them from the bucket's codec and
-// topology, replaces codecs, and says what an exchange sends.
+// Makes the exchanges of a gradient's buckets on one rank from each bucket's codec and topology,
+// replaces codecs, and computes the bytes and messages of an exchange.
 //
-// It owns all that exchanges refer to: transport, codecs, the order of the rate, residual and
-// velocity. The exchanges themselves are in the pipeline (bucket_pipeline.hpp), which ends first.
+// It owns everything that exchanges refer to: transport, codecs, rate order, residual and velocity.
+// The exchanges themselves are in the pipeline (bucket_pipeline.hpp), which must be destroyed
+// first.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,7 @@ class BucketExchanges {
   BucketExchanges(Communicator& communicator, std::span<float> gradient,
                   std::vector<Bucket> buckets, const ReducerOptions& options);
 
-  // Gives every bucket the exchange for its codec, and the pipeline buffers that suffice for them.
+  // Puts an exchange for each bucket's codec into the pipeline, and makes its buffers large enough.
   // Buckets whose codec does not change keep their exchange.
   void put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs);
 
@@ -52,7 +53,7 @@ class BucketExchanges {
   [[nodiscard]] Transport& transport() {
     return throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
   }
-  // The codec none on the gradient's memory.
+  // The codec `none` on the gradient's memory.
   [[nodiscard]] const Codec& exact() const { return *exact_; }
   [[nodiscard]] GradientState& state() { return state_; }
   [[nodiscard]] const GradientState& state() const { return state_; }
@@ -60,7 +61,7 @@ class BucketExchanges {
   // The sum of squares of the bucket's residual; 0 if its codec has no feedback.
   [[nodiscard]] double residual_squares(std::size_t bucket) const;
 
-  // For one exchange of that bucket; Reducer documents these functions.
+  // About one exchange of that bucket; see Reducer.
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
@@ -78,7 +79,7 @@ class BucketExchanges {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
   }
   [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(mpi_.rank()); }
-  // The floats that go over the topology, one sum after the other.
+  // The floats of each sum that the topology carries, one after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
 
   const ReducerOptions& options_;

@@ -10,8 +10,8 @@
 namespace dp {
 namespace {
 
-// Transfers that are under way may still read and write it, so it stays until the process ends.
-// Something points to it all the time: a leak check does not report it.
+// Keeps it until the process ends, since transfers that are under way may still read and write it.
+// It stays reachable, so that a leak check does not report it.
 template <class T>
 void keep_for_ever(std::vector<std::unique_ptr<T>>& owned) {
   static std::mutex mutex;
@@ -53,7 +53,7 @@ void BucketPipeline::fit_buffers() {
     return;
   }
   buffer_needs_ = most;
-  // Frees the old sets first, so that both need not fit into memory.
+  // Frees the old sets first, so that old and new need not fit into memory together.
   for (auto& buffers : buffers_) buffers.reset();
   for (auto& buffers : buffers_) buffers = std::make_unique<BufferSet>(most, device_);
 }

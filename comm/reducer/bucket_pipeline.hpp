@@ -1,20 +1,20 @@
-// Brings the buckets of a step through their exchanges: in order, several at a time, with a few
+// Drives the buckets of a step through their exchanges: in order, several at a time, with a few
 // sets of buffers.
 //
 // Every bucket goes through the same states:
-//     posted     it has a set of message buffers, and its receives are there. As many buckets as
-//                there are sets are posted ahead, so that no message of a rank that is earlier has
-//                to wait for its buffer.
-//     started    its values are final (is_final) and those of all buckets before it: the exchange
-//                runs on this rank
+//     posted     it has a set of message buffers, and its receives are posted. As many buckets are
+//                posted ahead as there are sets, so that no message of a faster rank has to wait
+//                for its buffer.
+//     started    its values and the values of all buckets before it are final (is_final): the
+//                exchange runs on this rank
 //     delivered  its sum is in place
 //     done       its transfers have ended too; the set goes to the next bucket
 // Buckets start in their order, which is the same on all ranks. The other states may come in any
 // order. next_delivered() reports the sums in the order of the buckets.
 //
-// The owner calls look() again and again; nothing here waits, sleeps or measures. One thread uses a
-// pipeline. Nothing is allocated in a step. Failures are those of the exchanges (exchange.hpp); the
-// pipeline cannot continue then.
+// The owner calls look() repeatedly; nothing here waits, sleeps or measures. One thread uses a
+// pipeline. Nothing is allocated in a step. Failures are the exchanges' (exchange.hpp); the
+// pipeline cannot continue after one.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@
 namespace dp {
 
 struct PipelineHooks {
-  // Whether the bucket's values are final. Asked for the oldest bucket that has not started.
+  // Whether the bucket's values are final. Called for the oldest bucket that has not started.
   std::function<bool(std::size_t bucket)> is_final;
-  // Called when the bucket's values are those to be exchanged; its exchange starts after this call.
+  // Called when the bucket's values are ready to be exchanged; its exchange starts after this call.
   std::function<void(std::size_t bucket)> starts = {};
   // Called when the bucket's sum is in place: once for every bucket, in any order.
   std::function<void(std::size_t bucket)> delivered = {};
@@ -40,11 +40,11 @@ struct PipelineHooks {
 
 class BucketPipeline {
  public:
-  // At most `in_flight` buckets are posted and not done. `device` can reach the buffers; null: only
-  // the host can.
+  // At most `in_flight` buckets are posted and not done. `device` needs access to the buffers;
+  // null: only the host does.
   BucketPipeline(std::size_t buckets, std::size_t in_flight, Device* device, PipelineHooks hooks);
   // If it is destroyed in the middle of a step, transfers may still write, so exchanges and buffers
-  // stay until the process ends.
+  // are kept until the process ends.
   ~BucketPipeline();
   BucketPipeline(const BucketPipeline&) = delete;
   BucketPipeline& operator=(const BucketPipeline&) = delete;
@@ -92,7 +92,8 @@ class BucketPipeline {
   std::vector<bool> is_buffer_free_;
   std::vector<State> states_;  // by bucket
   std::uint64_t step_ = 0;
-  // Buckets [0, posted_) have receives, [0, delivered_) have been told of; see started().
+  // Buckets [0, posted_) have receives, and next_delivered() has returned [0, delivered_); see also
+  // started().
   std::size_t posted_, started_, delivered_, first_open_;
 };
 

@@ -1,4 +1,4 @@
-// Turns "this tensor's gradient is final" into "this bucket can be sent".
+// Counts final tensors and reports when a bucket is complete.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// For how long tensors wait: of each, how many exchanges in a row have delivered nothing of it.
+// Counts, for each tensor, the consecutive exchanges that have delivered nothing of it.
 //
-// At low rates a codec may leave out a tensor of small values again and again while others are
-// served; the sums are then zeros wherever the tensor lies. Sums are the same on all ranks, so all
-// count alike. It is telemetry: each start of a run counts anew. Nothing here communicates or
+// At few bits a codec may leave out a tensor of small values repeatedly while others are served;
+// the sums are then zero in the whole tensor. Sums are the same on all ranks, so all ranks count
+// the same. This is telemetry, not state: a resumed run counts anew. Nothing here communicates or
 // fails.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace dp {
 
 class DeliveryGaps {
  public:
-  // In exchanges. `now`: since something of the tensor was last delivered; `longest`: the most in a
-  // row since the last take(), with those that led up to it.
+  // In exchanges. `now`: since something of the tensor was last delivered; `longest`: the longest
+  // gap that ended or lasted since the last take(), with its exchanges before that call.
   struct Gap {
     std::size_t tensor = 0;  // in the order of the buckets
     std::uint64_t now = 0, longest = 0;
@@ -29,9 +29,9 @@ class DeliveryGaps {
   // Tensors that are sent in fp32 are not watched.
   explicit DeliveryGaps(const std::vector<Bucket>& buckets);
 
-  // After an exchange that was finite; sums: the flat gradient.
+  // Call it after each finite exchange; sums: the flat gradient.
   void add(std::span<const float> sums);
-  // Those of tensors that have missed an exchange or more since the last call.
+  // The gaps of the tensors that have missed at least one exchange since the last call.
   [[nodiscard]] std::vector<Gap> take();
 
  private:

@@ -1,14 +1,15 @@
-// Compares what an exchange delivered with the exact sum: telemetry of a single step now and then.
+// Compares an exchange's delivered sum with the exact sum: telemetry of a single step now and then.
 //
-// It takes a sample of every bucket: up to 16 evenly spaced runs of 256 floats, or the whole of a
-// bucket of up to 4,096 floats. It copies their values before and after the exchange. Then each
-// rank gets all ranks' values of its part of the samples, a P-th of them, and adds them in double,
-// in the order of ranks. So the error includes all that happened on the way: what was dropped in
-// this step, and what earlier residuals added to it. The parts' squares are added up over ranks.
+// The sample of a bucket is up to 16 evenly spaced runs of 256 floats, or the whole bucket if it
+// has up to 4,096 floats. Their values are copied before and after the exchange. Each rank then
+// gets all ranks' inputs of its part of the samples, 1/P of them, and adds them in double, in the
+// order of ranks. The error therefore includes everything: values dropped in this step, and
+// residuals of earlier steps that this step delivered. The squares of all parts are added up over
+// ranks.
 //
-// Cost: a rank sends its sample in fp32 but for its own part, 4 (P-1)/P bytes a value, and 16 (P-1)
-// bytes a bucket. It is kept small because codecs send few bytes: once in 157 steps of ResNet-20 on
-// 4 ranks it is a thirtieth of what ecq sends with 0.05 bits a value. Failures are the
+// Cost: a rank sends its sample in fp32 except for its own part, 4 (P-1)/P bytes a value, and 16
+// (P-1) bytes a bucket. The sample is small because codecs send few bytes: once in 157 steps of
+// ResNet-20 on 4 ranks, it takes a thirtieth of ecq's bytes at 0.05 bits a value. Failures are the
 // communicator's.
 #pragma once
 
@@ -34,15 +35,15 @@ class ErrorSample {
     std::uint64_t sent_bytes = 0;
   };
 
-  // `exact` is the codec none on the gradient's memory. That is memory of `device`, or of the host
-  // if there is no device.
+  // `exact` is the codec `none` on the gradient's memory: memory of `device`, or of the host if
+  // `device` is null.
   ErrorSample(std::span<float> gradient, std::span<const Bucket> buckets, const Codec& exact,
               Device* device, int ranks);
 
-  // The next step is to be compared.
+  // Requests a comparison in the next step.
   void want() { is_wanted_ = true; }
   void begin_step() { is_on_ = std::exchange(is_wanted_, false); }
-  // Whether the step that has begun is.
+  // Whether the running step is compared.
   [[nodiscard]] bool is_on() const { return is_on_; }
 
   // Copy the bucket's sample before its exchange starts and when its sum is in place.
@@ -65,12 +66,12 @@ class ErrorSample {
   bool is_wanted_ = false, is_on_ = false;
   std::vector<Run> runs_;
   std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
-  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; one more, too
+  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; as above
   BufferSet memory_;                                  // host memory that the device reaches
   std::span<float> inputs_, delivered_;
-  std::vector<float> all_;                          // the inputs of this rank's part, of all ranks
+  std::vector<float> all_;                          // all ranks' inputs of this rank's part
   std::vector<Result> results_;                     // by bucket
-  std::vector<Squares> own_squares_, all_squares_;  // by bucket; of all ranks, by rank first
+  std::vector<Squares> own_squares_, all_squares_;  // by bucket; all_squares_ by rank, then bucket
 };
 
 }  // namespace dp

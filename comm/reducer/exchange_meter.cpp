@@ -159,8 +159,8 @@ void ExchangeMeter::bucket_delivered(std::size_t bucket) {
                .kind = TraceKind::bucket});
 }
 
-// What no codec and no hook had of the time since the last look is waiting, as in account(): for a
-// rank, where the oldest bucket that is not done waits for one, or else for the network.
+// Traces as a wait the time since the last look in which no codec and no hook ran, as in account():
+// a wait for a rank if the oldest bucket that is not done waits for one, otherwise for the network.
 void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_point until) {
   TraceTrack& track = *trace_;
   if (!track.is_on() || end == 0) return;
@@ -169,7 +169,7 @@ void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_p
   const TraceKind kind =
       exchanges_[oldest]->waits_for_peer() ? TraceKind::peer_wait : TraceKind::wire_wait;
   const auto wait = [&](std::int64_t begin_ns, std::int64_t end_ns) {
-    // Shorter waits, between two calls of a codec, are not interesting.
+    // Do not trace the short gaps between two calls of a codec.
     constexpr std::int64_t kShortest_ns = 20'000;
     TraceEvent* last = last_wait_ < track.events().size() ? &track.events()[last_wait_] : nullptr;
     if (last != nullptr && last->end_ns == begin_ns && last->kind == kind && last->id == oldest) {

@@ -1,16 +1,16 @@
-// Measures what exchanges cost: seconds and bytes, by bucket and in total, and the waits that a
-// trace shows.
+// Measures the costs of exchanges, seconds and bytes, by bucket and in total, and records the waits
+// for a trace.
 //
 // A bucket is *in flight* from its start until its exchange is done. The reducer's thread calls
-// account() after each look at the network; the time since the last call then belongs to every
-// bucket in flight, and once to the total. So the buckets' times overlap, and the total's do not:
-//     comm       the time with a bucket in flight, and of the total that of other exchanges
-//     encode     of it, in encoders and in the caller's hooks; decode: in decoders
-//     peer_wait  of the rest, while a rank has not begun the oldest bucket in flight
-//     wire       what remains
+// account() after each look at the network; the time since the last call is added to every bucket
+// in flight, and once to the total. Hence the buckets' times overlap, and the total's do not:
+//     comm       the time with a bucket in flight; in the total also gatherings and waits for ranks
+//     encode     the part of comm in encoders and in the caller's hooks; decode: in decoders
+//     peer_wait  the part of the rest while a rank has not begun the oldest bucket in flight
+//     wire       the remainder
 //
-// The clock is a parameter, so that tests can set it. One thread uses a meter. Only take()
-// allocates, and nothing here fails.
+// The clock is a parameter for tests. One thread uses a meter. Only take() allocates, and nothing
+// here fails.
 #pragma once
 
 #include <cstddef>
@@ -32,29 +32,30 @@ namespace dp {
 // The times of one bucket, or of all. Times are seconds of the reducer's thread.
 struct CommCost {
   double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
-  double encode_s = 0.0;  // of it, inside codecs and the caller's hooks
+  double encode_s = 0.0;  // the part of comm_s in encoders and the caller's hooks
   double decode_s = 0.0;
-  double peer_wait_s = 0.0;  // of it, idle because a rank has not begun its oldest bucket in flight
-  double wire_s = 0.0;       // the rest
+  // The part of comm_s spent waiting for a rank that has not begun the oldest bucket in flight.
+  double peer_wait_s = 0.0;
+  double wire_s = 0.0;  // the rest
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
   std::uint64_t sent_messages = 0;
   // From the encodes that were examined: errors of one segment per step and bucket, saturation in
   // the steps of Reducer::sample_error().
   EncodeSample::Sums sampled;
-  double residual_squares = 0.0;  // the sum of squares of the residual now
-  // From sample_error(): the squares of delivered - exact sum and of the exact sum over the sampled
-  // values, the same on all ranks; and the bytes that this rank has sent for it, which are not part
-  // of sent_bytes.
+  double residual_squares = 0.0;  // of the current residual
+  // From sample_error(): the squares of (delivered - exact sum) and of the exact sum over the
+  // sampled values, the same on all ranks; and the bytes that this rank has sent for the
+  // comparison, which are not part of sent_bytes.
   double delivered_error_squares = 0.0;
   double delivered_value_squares = 0.0;
   std::uint64_t sample_bytes = 0;
-  // Of all buckets' total alone: what operations have gathered. Its time is part of comm_s, its
-  // bytes are not part of sent_bytes.
+  // Only in the total: the operations' gatherings (prompt_gather.hpp). Their time is part of
+  // comm_s, their bytes are not part of sent_bytes.
   GatherCost gathered;
 
   [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
-  [[nodiscard]] double saturation() const;      // the share of values; 0 if none was examined
+  [[nodiscard]] double saturation() const;      // the fraction of examined values; 0 if none
   [[nodiscard]] double delivered_relative_error() const;  // 0 if nothing was sampled
   [[nodiscard]] double residual_norm() const;
 };
@@ -69,42 +70,41 @@ class ExchangeMeter {
   using Clock = TraceClock;
   using Exchanges = std::span<const std::unique_ptr<Exchange>>;  // by bucket
 
-  // `exchanges` outlives the meter; a bucket's exchange may change between steps. `trace` gets the
-  // buckets' slices and the waits between the codecs' slices; null: no trace.
+  // `exchanges` outlives the meter; a bucket's exchange may change between steps. `trace` receives
+  // the buckets' slices and the waits between the codecs' slices; null: no trace.
   ExchangeMeter(Exchanges exchanges, TraceTrack* trace,
                 std::function<Clock::time_point()> now = &Clock::now);
 
-  // The time until now belongs to no bucket.
+  // Skips the time until now: it belongs to no bucket.
   void skip() { accounted_ = now_(); }
-  // The time since the last skip() or account() belongs to the buckets of [first, end) that are not
+  // Adds the time since the last skip() or account() to the buckets of [first, end) that are not
   // done, and to the total.
   void account(std::size_t first, std::size_t end);
-  // The same time, in which no bucket was in flight and an operation has gathered, belongs to the
-  // total.
+  // Adds the same time to the total alone: no bucket was in flight, and a gathering was.
   void account_gathering();
-  // The same, where little was sent and the time went into waiting for ranks that come later.
+  // Adds the same time to the total, as a wait for later ranks in which little was sent.
   void account_waiting();
   // Adds the time of the caller's work on a bucket. Call it before the account() that covers that
   // time. A bucket that is done counts as in flight again for this time.
   void add_hook(std::size_t bucket, double hook_s);
   void add_error(std::size_t bucket, const ErrorSample::Result& result);
 
-  // The begin and the end of a bucket's slice in the trace.
+  // Begin and end a bucket's slice in the trace.
   void bucket_starts(std::size_t bucket);
   void bucket_delivered(std::size_t bucket);
 
-  // By bucket: when it started last.
+  // By bucket: the time of its last start, in seconds.
   [[nodiscard]] std::span<const double> started_s() const { return started_s_; }
 
-  // Nothing is in flight: a busy period may begin with the next look.
+  // Call it when nothing is in flight: a busy period may begin with the next look.
   void busy_begins();
-  // The thread has slept while something was in flight.
+  // Call it when the thread has slept while something was in flight.
   void add_nap(double nap_s) { nap_squares_ += nap_s * nap_s; }
   // The period since the last busy_begins().
   [[nodiscard]] BusyPeriod busy_until_now() const;
 
-  // Returns all that was measured since the last call, without residual_squares. Clears the
-  // exchanges' statistics.
+  // Returns the costs since the last call, without residual_squares. Clears the exchanges'
+  // statistics.
   [[nodiscard]] CommTimes take();
 
  private:
@@ -125,8 +125,8 @@ class ExchangeMeter {
   std::vector<Start> starts_;
   std::vector<double> started_s_;           // by bucket
   double nap_squares_ = 0.0;                // of all steps, in s^2
-  BusyPeriod busy_;                         // when it began, and what all steps had cost by then
-  std::size_t traced_ = 0, last_wait_ = 0;  // of the track's slices: seen by trace_wait, its last
+  BusyPeriod busy_;                         // its begin, and the sums over all steps until then
+  std::size_t traced_ = 0, last_wait_ = 0;  // indices of the track's slices, for trace_wait
 };
 
 }  // namespace dp

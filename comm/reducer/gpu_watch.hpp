@@ -1,6 +1,6 @@
-// Looks after the GPU whose gradients a reducer exchanges. Nothing becomes final on a GPU that has
-// failed or stands still. So the reducer's thread asks it now and then for its failure, and lets it
-// know when nothing but the GPU can bring the step on (Device::waits).
+// Watches the GPU whose gradients a reducer exchanges. Nothing becomes final on a GPU that has
+// failed or hangs. Therefore the reducer's thread checks it for failures now and then, and
+// registers a wait (Device::waits) while only the GPU can advance the step.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@ namespace dp {
 
 class GpuWatch {
  public:
-  // Null: there is no GPU, and nothing is done.
+  // Null: there is no GPU, and look() does nothing.
   explicit GpuWatch(Device* computing) : computing_(computing) {}
 
-  // Nothing has moved. is_alone: nothing of this rank is under way, and the caller has enqueued all
-  // that it has and waits.
+  // Call it when nothing has moved. is_alone: nothing of this rank is in flight, and the caller has
+  // enqueued all its work and is waiting.
   void look(bool is_alone) {
     if (computing_ == nullptr) return;
     const Clock::time_point now = Clock::now();
@@ -31,7 +31,7 @@ class GpuWatch {
       wait_.emplace(computing_->waits(), "the gradients of a step");
     }
   }
-  // Something has moved, or the step is over.
+  // Call it when something has moved, and when the step is over.
   void end_wait() { wait_.reset(); }
 
  private:

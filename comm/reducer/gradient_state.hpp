@@ -1,10 +1,10 @@
-// The state of a rank's gradient, which a resumed run needs: the residual (dropped by encoders, to
+// A rank's state that a resumed run needs: the residual (the values that encoders have dropped, to
 // be sent later) and the velocity (momentum before the exchange, velocity.hpp, or Adam's step,
 // adam_velocity.hpp). Each exists once an exchange needs it.
 //
-// The residual is memory of the device, if one is given, otherwise of the host; the velocity is
-// host memory. Nothing here communicates. Use it between steps; the exchanges have its memory
-// meanwhile.
+// The residual is device memory if a device is given, otherwise host memory; the velocity is host
+// memory. Nothing here communicates. Use it only between steps: during a step the exchanges use its
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ namespace dp {
 
 class GradientState {
  public:
-  // For a gradient of so many elements in `memory`, which is `device`'s or, if that is null, the
-  // host's. Both outlive this object.
+  // For a gradient of this many elements in `memory`, which is `device`'s, or the host's if
+  // `device` is null. Both outlive this object.
   GradientState(std::size_t elements, const SegmentMemory& memory, Device* device)
       : elements_(elements), memory_(memory), device_(device) {}
 
@@ -35,7 +35,7 @@ class GradientState {
   // Null if there is none.
   [[nodiscard]] LocalMomentum* velocity() { return velocity_.get(); }
 
-  // Make it, of zeros, unless it exists.
+  // Create it, filled with zeros, unless it exists.
   void need_residual();
   void need_velocity(const VelocityOptions& options);
   void need_adam(std::span<const TensorSlot> tensors, const AdamVelocityOptions& options);
@@ -43,11 +43,11 @@ class GradientState {
   [[nodiscard]] AdamVelocity* adam() { return dynamic_cast<AdamVelocity*>(velocity_.get()); }
 
   void scale_residual(float factor);
-  // The velocity only.
+  // Scales the velocity only.
   void scale_velocity(float factor);
-  // The sum of squares of that part of the residual.
+  // The sum of squares of [begin, begin + size) of the residual.
   [[nodiscard]] double residual_squares(std::size_t begin, std::size_t size) const;
-  // Keeps a copy of the residual; and brings it back.
+  // Save a copy of the residual, and restore it.
   void keep_residual();
   void bring_back_residual();
   void list_state(StateVisitor& visitor);

@@ -1,3 +1,8 @@
+// Outline: the caller's functions post jobs or set flags. begin_step() posts the step's two jobs:
+// deliver_sums(), until every bucket's sum is in place, and end_transfers(), until this rank has
+// forwarded everything to others. Both are exchange_until(), the loop that looks at gatherings and
+// buckets, adds up times, hands over sums, and rests when nothing has moved. A failure on the
+// thread ends it, and the caller's next call throws it.
 #include "comm/reducer/reducer.hpp"
 
 #include <algorithm>
@@ -11,14 +16,14 @@ namespace dp {
 namespace {
 
 using namespace std::chrono_literals;
-// How long the thread sleeps when it has no bucket under way: in a step, when a neighbour's
-// messages may come, and between steps, when only other ranks' questions may come.
+// The thread's sleeps when no bucket is in flight: in a step, when a neighbour's messages may
+// arrive, and between steps, when only other ranks' pings may arrive.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
-// Sleeps while an operation waits for other ranks' floats: an eighth of what it has waited already,
-// but at least the first and at most the second.
+// While an operation waits for other ranks' floats, the thread sleeps for an eighth of the time
+// waited so far, but at least the first and at most the second of these.
 constexpr auto kRestInGather = 20us, kMostRestInGather = 500us;
-// How often other ranks' questions are answered in a step.
+// The interval at which other ranks' pings are answered in a step.
 constexpr auto kServe = 20ms;
 
 double seconds_now() {
@@ -47,7 +52,8 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
     gather_.emplace(exchanges_.transport(), *options_.desk, options_.trace);
   }
   communicator_.set_timeout_s(options_.comm_timeout_s);
-  // When every rank has come here, all last messages of an earlier reducer have been received.
+  // When every rank has reached this barrier, all messages of an earlier reducer have been
+  // received.
   communicator_.barrier();
   thread_.emplace(JobThreadOptions{.name = "dp-reducer",
                                    .start = options_.thread_start,
@@ -62,24 +68,24 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
 
 Reducer::~Reducer() {
   if (std::uncaught_exceptions() == 0 && thread_->is_over(deliver_job_)) {
-    // What this rank still forwards to others ends before the thread does.
+    // Wait until this rank has forwarded everything to others, before the thread ends.
     try {
       thread_->run([] {});
     } catch (...) {
-      // The caller has already got the thread's failure, or nobody waits for it any more.
+      // The caller has already received the thread's failure, or is no longer interested.
     }
   }
   thread_->stop();
-  // An operation that still waits goes on, with an error.
+  // An operation that still waits returns with an error.
   if (options_.desk != nullptr) options_.desk->close(nullptr);
   try {
     thread_->throw_failure();
-    // The others need what has been sent for a step that this rank may have finished. MPI brings it
-    // to them until MPI_Finalize.
+    // The others need the messages of a step that this rank may have finished. Once MPI has them,
+    // it delivers them until MPI_Finalize.
     if (gather_) gather_->let_go();
     for (const auto& exchange : pipeline_.exchanges()) exchange->let_go();
   } catch (...) {
-    // Messages cannot be handed over after a failure, and others will have seen it.
+    // After a failure, messages cannot be handed over; the others will notice the failure, too.
   }
 }
 
@@ -135,8 +141,8 @@ void Reducer::list_state(StateVisitor& visitor) {
 void Reducer::replace_codecs(const std::vector<CodecSpec>& codecs) {
   run([&](Communicator& communicator) {
     exchanges_.put_into(pipeline_, codecs);
-    // A bucket's new messages have the numbers of its old ones, which have all been taken when
-    // every rank has come here.
+    // A bucket's new messages have the same tags and numbers as its old ones. When every rank has
+    // reached this barrier, all old ones have been received.
     communicator.barrier();
   });
 }
@@ -239,8 +245,8 @@ void Reducer::take_rate() {
   }
 }
 
-// The second job of a step: the caller has its sums, and what this rank still forwards to others
-// goes on.
+// The second job of a step: the caller has its sums, and this rank still forwards messages to
+// others.
 void Reducer::end_transfers() {
   exchange_until([this] { return pipeline_.is_over(); });
   if (!thread_->must_stop()) compare_samples();
@@ -252,12 +258,12 @@ void Reducer::exchange_until(IsReached is_reached) {
   Deadline deadline = communicator_.deadline();
   meter_.skip();
   while (!is_reached() && !thread_->must_stop()) {
-    // The look that starts a bucket counts; time without one does not.
+    // Time without a bucket in flight does not count; the look that starts a bucket does.
     const bool was_in_flight = pipeline_.is_in_flight();
     const bool was_gathering = gather_ && gather_->is_under_way();
     if (!was_in_flight && !was_gathering) meter_.skip();
     if (options_.on_look) options_.on_look();
-    // First, because the computation waits for it.
+    // Gatherings first, because the computation waits for them.
     const bool has_gathered = gather_ && gather_->look();
     if (!was_in_flight) meter_.busy_begins();
     const bool has_moved = pipeline_.look();
@@ -289,8 +295,8 @@ void Reducer::bucket_starts(std::size_t bucket) {
   tell_whereabouts(bucket + 1, true);
 }
 
-// The bucket's sum is in place. What the hook does with it is this rank's work and not the
-// network's.
+// The bucket's sum is in place. The hook's time is this rank's work, not the network's, so it is
+// measured separately.
 void Reducer::hand_over(std::size_t bucket) {
   if (is_sampling()) sample_->take_delivered(bucket);
   if (!options_.on_delivered) return;
@@ -308,7 +314,8 @@ void Reducer::hand_over(std::size_t bucket) {
 
 void Reducer::account() { meter_.account(pipeline_.first_open(), pipeline_.started()); }
 
-// Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
+// Every rank has all sums by now, or will have them soon, so the comparison delays no rank's
+// computation.
 void Reducer::compare_samples() {
   if (!is_sampling() || !verdict_.finite) return;
   const std::span<const ErrorSample::Result> results = sample_->compare(communicator_);
@@ -320,8 +327,8 @@ bool Reducer::is_bucket_final(std::size_t bucket) const {
   return is_ready_[bucket].load(std::memory_order_acquire);
 }
 
-// Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that the
-// caller says to be ready ends the sleep.
+// Sleeps for a moment after a look in which nothing has moved. If nothing of this rank is in
+// flight, bucket_ready() ends the sleep.
 void Reducer::rest() {
   if (Clock::now() - served_at_ > kServe) {
     communicator_.serve();
@@ -351,7 +358,7 @@ void Reducer::rest() {
                [this] { return pipeline_.can_start() || (gather_ && gather_->has_work()); });
 }
 
-// Between steps.
+// Runs between steps: answers pings, and reports the work of note_work().
 void Reducer::answer() {
   const std::uint32_t work_done = work_done_.load(std::memory_order_relaxed);
   if (work_done > 0) {

@@ -17,52 +17,53 @@
 namespace dp {
 
 struct ReducerOptions {
-  std::string topology = "ring";  // of the buckets that name none (topology.hpp)
-  // Every rank's host as a number, by rank; empty: by the hosts' names.
+  std::string topology = "ring";  // for buckets that do not name one (topology.hpp)
+  // Every rank's host as a number, by rank; empty: derived from the hosts' names.
   std::vector<int> hosts = {};
-  // By rank, how much of each bucket it owns, with direct (owner_weights.hpp); empty: all own as
-  // much. The same on all ranks.
+  // For direct: the weight of each rank's part of every bucket, by rank (owner_weights.hpp); empty:
+  // equal parts. The same on all ranks.
   std::vector<std::uint32_t> owner_weights = {};
   std::uint64_t seed = 0;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   std::size_t buckets_in_flight = 3;
   std::size_t window = 4;  // segments on the wire, per bucket
-  // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
-  // answers is computing; the others wait ten times as long for it (deadline.hpp).
+  // If nothing has moved for this time and a rank does not answer, the job ends. For ranks that
+  // answer, which are still computing, the others wait ten times as long (deadline.hpp).
   double comm_timeout_s = 60.0;
-  // Limits what this rank sends, and what it receives, to so many bits per second, as one link to
-  // all other ranks would (throttled_transport.hpp); 0: no limit.
+  // Limits sending and receiving to this many bits per second each, like one link to all other
+  // ranks (throttled_transport.hpp); 0: no limit.
   double throttle_bits_per_s = 0.0;
-  // The time between looks at the network while it works; 0: chosen by look_pace.hpp.
+  // The time between looks at the network while buckets are in flight; 0: chosen by look_pace.hpp.
   int sleep_us = 0;
-  // The device that holds the gradient and the residual; null: they are in host memory. Codecs are
-  // then the device's, and message buffers are host memory that it can reach. It outlives the
-  // reducer.
+  // The device that holds the gradient and the residual; null: they are in host memory. With a
+  // device, codecs run on it, and message buffers are host memory that it can access. It outlives
+  // the reducer.
   Device* device = nullptr;
   // The number of threads that encode, including the reducer's own (codec_threads.hpp); 0: chosen
-  // by this rank's cores.
+  // from this rank's cores.
   std::size_t codec_threads = 0;
-  // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
-  // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
+  // If set, the thread calls it at every look for the oldest bucket that was not final yet, and
+  // bucket_ready is not called. From begin_step on it must answer for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
-  // SGD's momentum, for buckets that send velocities; dgc has one of its own.
+  // SGD's momentum, for buckets that send velocities (velocity=); dgc's momentum is a key of its
+  // codec.
   float momentum = 0.0f;
   bool has_nesterov = false;
   // If set, these buckets send Adam's steps instead (adam_velocity.hpp).
   std::optional<AdamVelocityOptions> adam = {};
-  // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
-  // wait_step returns. It is not known then whether the step is finite.
+  // The thread calls it when a bucket's sum is in place, in the order of the buckets, before
+  // wait_step returns. Whether the step is finite is not known yet.
   std::function<void(std::size_t bucket)> on_delivered = {};
   // The thread calls it first, to make a GPU its current one.
   std::function<void()> thread_start = {};
-  // The GPU that is_final asks for. Nothing becomes final on a GPU that has failed or stands still,
-  // so the thread asks it for its failure, and lets it know that it is waited for (Device::waits).
-  // Null: none.
+  // The GPU whose progress is_final reports. The thread checks it for failures and registers waits
+  // for it (gpu_watch.hpp). Null: none.
   Device* computing = nullptr;
-  // Operations that gather floats of all ranks in a step do it here: between begin_step and the
-  // step's last bucket. It outlives the reducer and no longer changes its reserve(). Null: none do.
+  // The desk at which operations gather floats of all ranks, between begin_step and the step's last
+  // bucket. It outlives the reducer, and reserve() is not called any more. Null: no gathering.
   GatherDesk* desk = nullptr;
-  // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
+  // Receives the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no
+  // trace.
   TraceTrack* trace = nullptr;
   // Set once this rank wishes to stop after the running step. Outlives the reducer; null: never.
   const std::atomic<bool>* stop_wish = nullptr;

@@ -1,4 +1,4 @@
-// The slices of all ranks for one trace: on rank 0's clock, and gathered on rank 0.
+// Puts the trace slices of all ranks on rank 0's clock, and gathers them on rank 0.
 //
 // Every rank reads the offset of its clock (clock_offset.hpp) before the trace. These functions
 // come after it. Both are collective, and fail as the communicator does.
@@ -16,14 +16,14 @@
 
 namespace dp {
 
-// Reads the clock once more. Converts the slices' times to rank 0's clock, counted from its first
-// reading, and sorts each track as a trace's file needs it. Returns by how much this rank's times
-// may be wrong, in ns.
+// Reads the clock offset once more. Converts the slices' times to rank 0's clock, counted from its
+// first reading, and sorts each track as the trace file requires. Returns the largest possible
+// error of this rank's times, in ns.
 [[nodiscard]] std::int64_t put_on_one_clock(Communicator& communicator, const ClockReading& first,
                                             std::initializer_list<TraceTrack*> tracks);
 
-// Gives the slices of each rank to `take` on rank 0, one chunk after the other. Returns how many
-// rank 0 got.
+// Passes the slices of each rank to `take` on rank 0, one chunk after the other. Returns the number
+// of slices that rank 0 got.
 std::size_t gather_slices(
     Communicator& communicator, std::span<const TraceEvent> mine,
     const std::function<void(std::size_t rank, std::span<const TraceEvent>)>& take);

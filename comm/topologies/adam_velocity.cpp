@@ -1,3 +1,7 @@
+// Outline: prepare() calls step() for each tensor of a bucket. step() updates m_r, v_r, s_r and the
+// rows' means, replaces the gradient by u_r, and computes the sketch. comparison() collects this
+// rank's sketches and rows; compare() takes their sums over ranks. others() and ratio_of() compute
+// c_r from them.
 #include "comm/topologies/adam_velocity.hpp"
 
 #include <algorithm>
@@ -12,7 +16,7 @@ namespace dp {
 namespace {
 
 // 1 or -1, the same on all ranks: the last mixing steps of MurmurHash3 (Appleby). A product alone
-// would not do: its upper bit is periodic in the place.
+// does not suffice: its upper bit is periodic in the place.
 float sign_of(std::uint32_t place) {
   std::uint32_t bits = place + 0x9E3779B9u;
   bits = (bits ^ bits >> 16) * 0x85EBCA6Bu;
@@ -146,7 +150,7 @@ double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
 double AdamVelocity::ratio_of(const Others& of_tensor, std::size_t row) const {
   const auto own = static_cast<double>(row_squares_[row]);
   const auto others = static_cast<double>(row_others_[row]);
-  // Limited, so that a row that this rank has not seen for long stays finite.
+  // Limited, so that the ratio stays finite for a row that this rank has not seen for long.
   const double of_rows =
       own > 0.0 && std::isfinite(others) ? std::min(others / own, kMostOfRows) : 0.0;
   return of_tensor.of_rows * of_rows + of_tensor.of_active * activity(row);
@@ -160,7 +164,8 @@ double AdamVelocity::activity(std::size_t row) const {
 
 AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto ranks = static_cast<double>(options_.ranks);
-  // Before the first comparison: ranks begin with about the same gradient.
+  // Before the first comparison: assume equal gradients on all ranks, which holds approximately at
+  // the start of a run.
   if (compared_steps_[t] == 0.0f) return {.of_active = ranks * ranks - 1.0};
   const Tensor& tensor = tensors_[t];
   double noise = 0.0, active = 0.0;
@@ -174,7 +179,7 @@ AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   return {.of_rows = 1.0, .of_active = active > 0.0 ? (all - noise) / active : 0.0};
 }
 
-// The share of the newest of `steps` values in a long mean. While they are few it is a plain mean.
+// The weight of the newest of `steps` values in a long mean. For few values it is a plain mean.
 double AdamVelocity::long_share(double steps) const {
   return std::max(1.0 / steps, (1.0 - options_.beta2) / kTimesAsLong);
 }
@@ -234,7 +239,7 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  // As the squares of its values, of which a row's are the sum.
+  // Merged as the squares of values are, since a row's numbers are sums of these.
   own("exchange/row_norms", row_norms_, StateMerge::spread, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::spread, StateGrain::row);
   own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);

@@ -9,20 +9,20 @@
 namespace dp {
 namespace {
 
-// The last eighth of the one-dimensional region, in whole tensors, stays the last bucket. Of
-// ResNet-18 it is 1,152 values, those of layers near the image. All 9,610 in q8 on 4 ranks would
-// keep a link of 10 Mbit/s busy for 12 ms after backward.
+// The last eighth of the one-dimensional region, in whole tensors, remains the last bucket. For
+// ResNet-18 these are 1,152 of 9,610 values, from layers near the image. All of them, sent as q8 on
+// 4 ranks, would keep a link of 10 Mbit/s busy for 12 ms after backward.
 constexpr std::size_t kLastPart = 8;
 
-// At few bits: steps from one exchange of the one-dimensional region to the next, and its codec. In
-// every step and in q8, it is a third of the bytes that ResNet-20 sends at 0.1 bits, and a fifth of
-// what ResNet-18 sends at 0.025 bits.
+// At few bits: the number of steps from one exchange of the one-dimensional region to the next, and
+// its codec. Sent in every step and as q8, the region would be a third of all bytes of ResNet-20 at
+// 0.1 bits, and a fifth of ResNet-18's at 0.025 bits.
 constexpr std::uint32_t kSpacing = 8;
 constexpr std::string_view kSmallAtFewBits = "q4:block=256";
 constexpr std::string_view kWhySpaced = "one-dimensional, in every 8th step";
 
-// Moves all but the last tensors of the last bucket into one of their own, which goes before the
-// last bucket of matrices.
+// Splits the last bucket: all but its last tensors become a bucket that is sent before the last
+// bucket of matrices.
 void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
   Bucket& last = buckets.back();
   Bucket early = last;
@@ -118,7 +118,8 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
       bucket.why = "too small to gain";
     }
   }
-  // With one bucket of matrices nothing is sent before backward ends.
+  // With a single bucket of matrices nothing is sent before backward ends, so a split would not
+  // help.
   if (!is_brief && !tensors.empty() && tensors.back().is_1d && buckets.size() > 2 &&
       buckets.back().elements * sizeof(float) >= options.min_compress_bytes) {
     send_most_vectors_earlier(buckets);

@@ -1,8 +1,9 @@
 // Direct: every rank sends each other rank the chunk that it owns, and gets all totals back.
 //
-// A bucket is cut into P chunks, of which each rank owns one: rank r chunk r - bucket (mod P).
-// Codes of varying length are not spread evenly over a bucket, so an owner that had the same place
-// in all buckets would carry more than others. On *shift* d = 1 .. P-1:
+// A bucket is cut into P chunks, of which each rank owns one: rank r chunk r - bucket (mod P). The
+// owners rotate from bucket to bucket, because codes of varying length are not spread evenly over a
+// bucket: a rank that owned the same place in all buckets might carry more than others. On *shift*
+// d = 1 .. P-1:
 //
 //     scatter    rank r encodes its own values of the chunk of rank r+d and sends them there; the
 //                owner decodes them and adds them to its own, in the order r-1, r-2, ... of ranks
@@ -11,9 +12,9 @@
 //
 //     P = 3, bucket 0, chunk 0:  2 --c0--> 0 (owner) <--b0-- 1,  then  0 --sum--> 1, 0 --sum--> 2
 //
-// A value passes two encodes for any number of ranks (P on a ring), which is better for coarse
+// A value is encoded twice for any number of ranks (P times on a ring), which is better for coarse
 // codecs and many ranks. Each rank encodes each chunk once: P-1 chunks as contributions to others,
-// its own as the sum. So one residual of the bucket's size is enough.
+// its own chunk as the sum. Hence one residual of the bucket's size is enough.
 //
 // Order: segments are taken in groups of `window`; a group consists of all shifts of the scatter,
 // then the totals segment by segment. If all messages are put in the order (group, scatter, shift,
@@ -22,7 +23,7 @@
 // and receives from one, so both directions of each link are busy.
 //
 // Cost: 2 hops and 2(P-1) messages per segment; a rank sends 2(P-1)/P of the encoded bucket and the
-// frames (direct_wire_bytes). Without start notices if messages are brief (ExchangeShape). For
+// frames (direct_wire_bytes). There are no start notices if messages are brief (ExchangeShape). For
 // messages and failures see segment_exchange.hpp.
 #pragma once
 

@@ -12,7 +12,8 @@ namespace dp {
 namespace {
 
 // With at most kFewBits planned bits per value, segments are kFewBitsFactor times as long. At 0.03
-// bits the usual segment would be a message of 250 bytes, half as large as what carries it.
+// bits the usual segment would be a payload of 250 bytes, with about 160 bytes of headers around it
+// (LinkModel::wire_bytes).
 constexpr double kFewBits = 0.1;
 constexpr std::size_t kFewBitsFactor = 16;
 
@@ -43,7 +44,7 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
       {.setup = request.setup,
        .inner = std::move(made.exchange),
        .velocity = request.velocity,
-       // Ranks that encode nothing have no residual that tells what they sent.
+       // Ranks that encode nothing have no residual that shows what they have sent.
        .mask = request.topology->encodes_on_all_ranks ? VelocityMask::by_residual
                                                       : VelocityMask::by_delivered});
   return made;

@@ -1,5 +1,5 @@
-// How the buckets of a codec are exchanged. For most codecs the run's topology carries what the
-// codec encodes. A codec that needs something else has a row here; no other code asks for its name.
+// The kinds of exchanges. For most codecs the run's topology carries the encoded values. A codec
+// that needs another kind of exchange has a row in this list; no other code compares codec names.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,21 @@
 
 namespace dp {
 
-// What the exchange of one bucket is made of. Everything referred to outlives the exchange.
+// The inputs for making the exchange of one bucket. Everything referred to outlives the exchange.
 struct ExchangeRequest {
-  // Complete except for `codec` and `segment`, which are those of `exact`: the codec none on the
-  // same memory.
+  // Complete, but with the codec and segment size of `exact`, the codec `none` on the same memory.
   ExchangeSetup setup;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   const CodecSpec* spec = nullptr;
   const Topology* topology = nullptr;
   std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
-  Device* device = nullptr;                  // where the values lie; null: in host memory
+  Device* device = nullptr;                  // the device that holds the values; null: host memory
   // For kinds that take the optimiser's momentum (dgc).
   LocalMomentum* velocity = nullptr;
 };
 
 struct MadeExchange {
-  std::unique_ptr<Codec> codec;  // what the exchange encodes with; null: `exact`
+  std::unique_ptr<Codec> codec;  // the exchange's codec; null: `exact`
   std::unique_ptr<Exchange> exchange;
 };
 
@@ -38,24 +37,24 @@ struct ExchangeKind {
   std::size_t streams = 1;    // message streams, numbered from ExchangeSetup::stream on
   bool has_momentum = false;  // it needs ExchangeRequest::velocity
   MadeExchange (*make)(const ExchangeRequest&) = nullptr;
-  // The lengths, in floats, of the sums that go over the topology one after the other.
+  // The lengths, in floats, of the sums that the topology carries one after the other.
   std::vector<std::size_t> (*sums)(const CodecSpec& spec, std::size_t elements,
                                    std::span<const TensorSlot> tensors) = nullptr;
 };
 
-// The most streams that any kind of exchange needs.
+// The largest number of streams that a kind of exchange needs.
 [[nodiscard]] std::size_t most_streams();
 [[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
 
-// Whether exchanges of that codec take SGD's momentum from the optimiser: dgc, and ecq with
-// velocity=. Their gradients must have weight decay already.
+// Whether exchanges of that codec apply the optimiser's momentum themselves: dgc, and ecq with
+// velocity=. Their gradients must already include weight decay.
 [[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
-// The floats that a segment should have (ExchangeShape::segment): segment_bytes rounded up to whole
-// blocks of the codec, and more where few bits are planned.
+// The wanted floats of a segment (ExchangeShape::segment): segment_bytes rounded up to whole blocks
+// of the codec, and more if few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
-// Whether the codec plans at most 0.1 bits a value (bits=). Headers then take a large part of the
+// Whether the codec plans at most 0.1 bits a value (bits=). Headers are then a large part of the
 // bytes.
 [[nodiscard]] bool has_few_bits(const CodecSpec& codec);
 

@@ -10,7 +10,7 @@
 namespace dp {
 namespace {
 
-// Who stands where, for the chunks of one bucket.
+// The places of all ranks, and the owners of one bucket's chunks.
 struct Grid {
   Grid(std::size_t all_ranks, std::size_t bucket_turn) : ranks(all_ranks), turn(bucket_turn) {
     while (columns * columns < ranks) ++columns;
@@ -29,12 +29,13 @@ struct Grid {
   [[nodiscard]] std::size_t owner_of(std::size_t chunk) const {
     return rank_at((chunk + turn) % whole_rows(), chunk);
   }
-  // To whom a rank of that row sends its own values of the chunk, and from whom it gets the total.
+  // The rank to which the ranks of that row send their own values of the chunk, and from which they
+  // get the total.
   [[nodiscard]] std::size_t collector_of(std::size_t row, std::size_t chunk) const {
     return has(row, chunk) ? rank_at(row, chunk) : owner_of(chunk);
   }
   // The ranks that send their own values of its chunk to this rank, in the order in which it takes
-  // them: its row by shifts and, if it owns the chunk, those of a last row without its column.
+  // them: its row by shifts and, if it owns the chunk, the ranks of a last row without its column.
   [[nodiscard]] std::vector<int> members_of(std::size_t rank) const {
     std::vector<int> members;
     const std::size_t row = row_of(rank), column = column_of(rank);
@@ -85,7 +86,7 @@ ExchangePlan grid_plan(const ExchangeShape& shape, std::span<const int>, std::si
   const std::vector<int> members = grid.members_of(rank);
   const std::vector<int> column = owns ? grid.column_below(rank) : std::vector<int>();
   const std::vector<int> to_owner = {static_cast<int>(owner)};
-  std::vector<int> behind_owner = column;  // to whom an owner's total goes
+  std::vector<int> behind_owner = column;  // the receivers of an owner's total
   behind_owner.insert(behind_owner.end(), members.begin(), members.end());
   const std::size_t segments = plan.shape.segments();
   for (std::size_t group = 0; group < segments; group += window) {

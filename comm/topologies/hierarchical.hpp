@@ -7,25 +7,25 @@
 //                 its own in the order of ranks
 //     between     the leaders' sums go through a ring of L (ring.hpp), encoded; leaders alone hold
 //                 residuals
-//     inside      a leader sends each total to its host's ranks as it came, so all ranks decode the
-//                 same bytes
+//     inside      a leader forwards each total to its host's ranks unchanged, so all ranks decode
+//                 the same bytes
 //
 //     hosts {0 1} {2 3}:    1 ==> 0 --a--> 2 ==> 3,    3 ==> 2 --b--> 0 ==> 1
 //                           (==> inside a host, --> between hosts; a and b are the two chunks)
 //
-// So a host's link carries the bytes of one rank on a ring, not of all its ranks, and a value
-// passes L encodes. Inside a host MPI moves messages through shared memory. On a single host
-// nothing is encoded; totals are fp32, too.
+// A host's link therefore carries the bytes of one rank on a ring, not of all its ranks, and a
+// value is encoded L times. Inside a host MPI moves messages through shared memory. On a single
+// host nothing is encoded; totals are fp32, too.
 //
 // Order: segments are taken in groups of `window`. A group has first all messages inside the hosts,
-// chunk after chunk as the ring needs them, then the ring, whose totals are forwarded inside as
-// they come. In this order of all messages every rank's sends and receives are in the order of its
-// list, so there is no deadlock (exchange_plan.hpp).
+// chunk after chunk as the ring needs them, then the ring, whose totals are forwarded inside the
+// hosts as they arrive. In this order of all messages every rank's sends and receives are in the
+// order of its list, so there is no deadlock (exchange_plan.hpp).
 //
 // Cost: 2(L-1) hops between hosts and one hop inside a host before and after them: 2L hops for L
-// hosts, 2 for a single one (a leader takes its host's messages one after the other). A value
-// passes L encodes. hierarchical_wire_bytes has the bytes; those inside hosts count as sent, too.
-// For messages and failures see segment_exchange.hpp.
+// hosts, 2 for a single one (a leader takes its host's messages one after the other).
+// hierarchical_wire_bytes has the bytes, including messages inside hosts. For messages and failures
+// see segment_exchange.hpp.
 #pragma once
 
 #include <span>
@@ -37,8 +37,8 @@
 
 namespace dp {
 
-// `names` are the hosts, by rank. Returns for each rank the lowest rank whose host has the same
-// name.
+// `names` are the ranks' hosts, by rank. Returns for each rank the lowest rank whose host has the
+// same name.
 [[nodiscard]] std::vector<int> host_numbers(std::span<const std::string> names);
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
@@ -53,7 +53,7 @@ namespace dp {
                                                     const Codec& codec);
 
 // The longest chain of messages. Chunk c's sum starts at host c and its total ends at host c-2 (mod
-// L). At each end, a host with several ranks adds one message inside it:
+// L). At both ends, a host with several ranks adds one message:
 //     2(L-1) + the most over c of (1 if host c has several ranks) + (1 if host c-2 has)    L > 1
 //     2                                                                                    L = 1
 [[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);

@@ -1,5 +1,5 @@
 // Parameter server: every rank sends its gradient to rank 0, which returns the sum. It is the
-// centralised topology with which the others are compared.
+// centralised baseline for the other topologies.
 //
 //     up      rank r > 0 encodes its own values and sends them to rank 0, which decodes them and
 //             adds them to its own in the order of ranks
@@ -7,7 +7,7 @@
 //             it to all
 //
 // Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
-// takes what the encode of the sum drops. A value passes two encodes.
+// residual holds the error of the encoded sum. A value is encoded twice.
 //
 // Order: segment by segment; in a segment in the order of ranks, first up, then down. In this order
 // of all messages every rank's sends and receives are in the order of its list, so there is no

@@ -2,8 +2,8 @@
 // matrix M = gradient + residual by the Q of the step before. The first exchange sums these factors
 // over all ranks. Then every rank orthonormalises the sum to P and multiplies its own M^T by P,
 // which gives its own Q. The second exchange sums these Q. At the end the gradient becomes P Q^T,
-// the residual becomes M less this rank's part P Q_k^T, and the scaled Q is kept for the next step.
-// Tensors that are not factored go through the first exchange as they are. A call of progress()
+// the residual becomes M minus this rank's part P Q_k^T, and the scaled Q is kept for the next
+// step. Tensors that are not factored go through the first exchange unchanged. A call of progress()
 // computes one tensor, so that other buckets do not wait long.
 #include "comm/topologies/powersgd.hpp"
 
@@ -22,7 +22,7 @@ namespace {
 
 using Tensor = PowerSgdPlan::Tensor;
 
-// A step goes through these phases. Those that compute handle one tensor per call.
+// A step goes through these phases. The phases that compute handle one tensor per call.
 enum class Phase : std::uint8_t {
   waiting,        // until start() is called
   first_factors,  // P_k = M_k Q
@@ -184,7 +184,7 @@ class PowerSgd final : public Exchange {
     second_.exchange->let_go();
   }
 
-  // Beside the residual only Q is kept from step to step.
+  // Besides the residual, only Q is kept from step to step.
   void list_state(const std::string& prefix, StateVisitor& visitor) override {
     if (!next_q_.empty()) {
       visitor.values(prefix + "q", std::span(next_q_), StateShare::replicated);
@@ -192,7 +192,7 @@ class PowerSgd final : public Exchange {
   }
 
  private:
-  // Of this rank; notes where it is not.
+  // Whether this rank's gradient is finite; otherwise notes the first value that is not.
   [[nodiscard]] bool gradient_is_finite() {
     const SegmentMemory& memory = setup_.codec->memory();
     const bool is_finite = memory.is_finite(setup_.gradient.data(), setup_.gradient.size());
@@ -284,8 +284,7 @@ class PowerSgd final : public Exchange {
     for (std::size_t j = 0; j < factor_rank_; ++j) keep_column(t, j);
   }
 
-  // Samples one tensor per step. As P is orthonormal, the squared error is that of M minus that of
-  // Q_k.
+  // Samples one tensor per step. As P is orthonormal, the squared error is norm(M)^2 - norm(Q_k)^2.
   void sample_error(const Tensor& tensor, const float* own_q) {
     const SegmentMemory& memory = setup_.codec->memory();
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));
@@ -306,7 +305,7 @@ class PowerSgd final : public Exchange {
       draw_column(t, j, step_ + 1);
       return;
     }
-    // In two halves, because each is a power of two that a float can hold.
+    // Scale in two halves, because only each half's power of two is sure to fit into a float.
     const int exponent = -std::ilogb(largest), half = exponent / 2;
     const float scale = std::ldexp(1.0f, half), rest = std::ldexp(1.0f, exponent - half);
     for (std::size_t i = 0; i < n; ++i) next_q_[begin + i] = from[i] * scale * rest;

@@ -11,20 +11,20 @@
 //     gradient   = P Q^T        on all ranks the same bits
 //     residual_k = M_k - P Q_k^T
 //
-// Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, for every P. So the sum of
-// inputs is the delivered sum plus what residuals gain. (The paper subtracts the mean of what was
-// delivered instead of P Q_k^T. Both give the same sum of residuals, and only this sum matters for
-// later P and Q. Here residuals also stay small when ranks disagree.) Contraction: P's columns are
+// Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, for every P. Hence the sum of
+// inputs equals the delivered sum plus the residuals' gain. (The paper subtracts the delivered mean
+// instead of P Q_k^T. Both give the same sum of residuals, and only this sum matters for later P
+// and Q. Here residuals also stay small when ranks disagree.) Contraction: P's columns are
 // orthonormal, hence norm(residual_k) <= norm(M_k), and norm(sum M - P Q^T)^2 = norm(sum M)^2 -
-// norm(Q)^2. It is strict if Q is not zero. No c < 1 holds for all matrices, but Q follows the
-// largest singular vectors of what gathers in the residuals (power iteration).
+// norm(Q)^2. It is strict if Q is not zero. No contraction factor c < 1 holds for all matrices, but
+// Q follows the largest singular vectors of the accumulated residuals (power iteration).
 //
 // Between steps each column of Q is scaled by a power of two so that its largest magnitude is in
 // [1, 2). This changes neither the span of P nor any rounding. A column that has become zero is
 // drawn anew, because it would stay zero.
 //
-// A tensor whose factors would not be smaller, r (rows + columns) >= rows * columns, is summed as
-// it is in fp32, together with the P factors.
+// A tensor whose factors would not be smaller, r (rows + columns) >= rows * columns, is summed
+// unfactored in fp32, together with the P factors.
 //
 // Wire: two exchanges of fp32 values over the topology, with the messages and bytes that its header
 // describes. The *first* carries for each tensor its P factor, column after column, or the tensor
@@ -34,10 +34,10 @@
 // Cost: three passes over gradient and residual, of which only the last one writes, and 8 r flops
 // per value. Memory beyond the residual: about 3 x the factors.
 //
-// If the input of any rank is not finite, all ranks deliver zeros and know it; residuals and Q stay
-// as they were. A single rank exchanges nothing and leaves the gradient as it is.
+// If the input of any rank is not finite, all ranks deliver zeros and report it; residuals and Q do
+// not change. A single rank exchanges nothing and leaves the gradient unchanged.
 //
-// Host memory only. Failures are those of the inner exchanges.
+// Host memory only. Failures are the inner exchanges'.
 #pragma once
 
 #include <memory>
@@ -50,7 +50,8 @@
 
 namespace dp {
 
-// Where each tensor of a bucket lies in the two exchanges. Pure arithmetic, the same on all ranks.
+// The place of each tensor of a bucket in the two exchanges. Pure arithmetic, the same on all
+// ranks.
 struct PowerSgdPlan {
   struct Tensor {
     std::size_t begin = 0;  // in the bucket
@@ -67,8 +68,8 @@ struct PowerSgdPlan {
                                          std::size_t factor_rank);
 
 struct PowerSgdSetup {
-  // The bucket. `codec` is a lossless one on host memory (none), which the inner exchanges use. If
-  // the residual is null, what is dropped is lost.
+  // The bucket. `codec` is lossless and on host memory (none); the inner exchanges use it. If the
+  // residual is null, dropped values are lost.
   ExchangeSetup exchange;
   std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
   std::size_t factor_rank = 4;

@@ -1,9 +1,9 @@
 // The arithmetic of PowerSGD on one matrix (powersgd.hpp says what it is for).
 //
 // A gradient matrix has `rows` x `columns` floats, row after row. Factors are stored column after
-// column: P is r x rows floats, Q is r x columns. M stands for gradient + residual. This sum is
-// never stored: every pass reads both (if the residual is null, M is the gradient), so that a step
-// that is given up has changed nothing.
+// column: P is r x rows floats, Q is r x columns. M stands for gradient + residual (if the residual
+// is null, for the gradient). This sum is never stored: every pass reads both, so that a step that
+// is abandoned has changed nothing.
 //
 // All sums have one order that does not depend on the vector unit, so the same input gives the same
 // bits on every machine. Nothing is allocated; nothing fails. NaN and infinities in M appear in P
@@ -38,7 +38,7 @@ void add_product(const Matrix& shape, const float* p, const float* q, std::size_
 // Replaces the r columns of p by orthonormal ones that span them, by Householder's QR in double
 // (Golub, Van Loan: Matrix Computations, 5.2); r <= rows. Columns that depend on others, also
 // zeros, become unit vectors orthogonal to the rest, so finite input always gives orthonormal
-// output. `work` holds orthonormalise_work(rows, r) doubles. (Eigen's QR would not do, because the
+// output. `work` holds orthonormalise_work(rows, r) doubles. (Eigen's QR is unsuitable, because the
 // order of its sums depends on the vector unit for which it was compiled.)
 [[nodiscard]] constexpr std::size_t orthonormalise_work(std::size_t rows, std::size_t r) {
   return r * rows + r;

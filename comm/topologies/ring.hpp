@@ -12,8 +12,8 @@
 //
 //     P = 3, chunk 0:    0 --a0--> 1 --a0+a1--> 2 (owner) --sum--> 0 --sum--> 1
 //
-// So every rank encodes each chunk exactly once, and one residual of the bucket's size is enough.
-// The owner replaces its own sum by its decoded payload, so that all ranks hold the same bits.
+// Every rank encodes each chunk exactly once, so one residual of the bucket's size is enough. The
+// owner replaces its own sum by its decoded payload, so that all ranks hold the same bits.
 //
 // Order: segments are taken in groups of `window`; a group goes hop by hop, and a hop segment by
 // segment. While a rank decodes and encodes one segment, the others of the group are on the wire,
@@ -21,7 +21,7 @@
 // (group, hop, segment, rank), every rank's sends and receives are in the order of its list, so
 // there is no deadlock (exchange_plan.hpp).
 //
-// Cost: 2(P-1) hops; a value passes P encodes; a rank sends 2(P-1)/P of the encoded bucket and the
+// Cost: 2(P-1) hops; a value is encoded P times; a rank sends 2(P-1)/P of the encoded bucket, plus
 // frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
@@ -39,7 +39,7 @@ namespace dp {
 [[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
                                             std::size_t rank, const Codec& codec);
 
-// The longest chain of messages: 2(P-1), those of a chunk from neighbour to neighbour.
+// The longest chain of messages: the 2(P-1) messages of a chunk from neighbour to neighbour.
 [[nodiscard]] std::size_t ring_hops(std::size_t ranks, std::span<const int> hosts);
 
 // See Topology::wire_factor: 2(P-1)/P on every rank. With direct it is the same.

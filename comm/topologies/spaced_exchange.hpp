@@ -4,11 +4,11 @@
 // (hierarchical). The bucket costs a k-th of the bytes; its gradients arrive (k - 1) / 2 steps late
 // on average.
 //
-// Used for one-dimensional tensors at few bits, which would otherwise take a large part of all
-// bytes.
+// Used for one-dimensional tensors at few bits; they would otherwise be a large part of all bytes.
 //
-// Host memory only. A gradient that is not finite is not added to the residual. All ranks must
-// reach the same verdict, so it is reported in the next exchange, whose step all ranks then skip.
+// Host memory only. A gradient that is not finite is not added to the residual. Since all ranks
+// must agree on the verdict, the rank reports it in the next exchange, and all ranks skip that
+// step.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,7 @@
 
 namespace dp {
 
-// setup: the one that `inner` was made with; it has a residual. every: at least 1, the same on all
-// ranks.
+// setup: the setup of `inner`; it has a residual. every: at least 1, the same on all ranks.
 [[nodiscard]] std::unique_ptr<Exchange> make_spaced_exchange(const ExchangeSetup& setup,
                                                              std::unique_ptr<Exchange> inner,
                                                              std::uint64_t every);

@@ -1,5 +1,5 @@
-// The list of topologies, which say who sends to whom. A new one is a file beside ring.cpp that
-// writes every rank's list of messages, and a row in topology.cpp.
+// The list of topologies. A topology defines who sends to whom. To add one, write a file like
+// ring.cpp, which makes every rank's list of messages, and add a row in topology.cpp.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ struct Topology {
   // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
                               std::size_t rank, const Codec& codec);
-  // The number of message latencies that one exchange of a bucket takes one after the other: the
-  // longest chain of messages in which each waits for the one before. 0 for one rank.
+  // The number of message latencies in one exchange of a bucket: the longest chain of messages in
+  // which each waits for the one before. 0 for one rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
-  // The encoded bytes that `rank` sends per byte of payload of the whole bucket; 0 where it encodes
-  // nothing. With hosts that add up in fp32, those that go to other hosts.
+  // The encoded bytes that `rank` sends per byte of payload of the whole bucket; 0 if it encodes
+  // nothing. If hosts add up in fp32, only bytes to other hosts count.
   double (*wire_factor)(std::size_t ranks, std::span<const int> hosts, std::size_t rank);
-  // The list of messages that `rank` carries out for a bucket; `hosts` as above.
+  // The list of messages of `rank` for a bucket; `hosts` as above.
   ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
                        std::size_t window);
-  // Whether every rank encodes its own values, so that its residual shows what it has sent.
+  // Whether every rank encodes its own values, so that its residual shows which values it has sent.
   bool encodes_on_all_ranks = true;
   // Whether each rank owns a chunk whose size may follow from its link (owner_weights.hpp).
   bool has_owner_weights = false;
@@ -45,8 +45,8 @@ struct Topology {
 [[nodiscard]] const Topology& find_topology(std::string_view name);
 
 // The topology for a codec if the user names none: the codec's own, or empty, which means ring.
-// From kManyRanks on grid replaces direct, because a message then costs more than its payload
-// (experiments/README.md, "Many hosts").
+// From kManyRanks on, grid replaces direct, because a message then costs more than its payload
+// (experiments/studies/host_scan.md).
 inline constexpr std::size_t kManyRanks = 24;
 [[nodiscard]] std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks);
 

@@ -12,7 +12,7 @@
 //              7
 //
 // Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
-// takes what the encode of the total drops.
+// residual holds the error of the encoded total.
 //
 // Order: segments are taken in groups of `window`; in a group all segments go up, then all go down.
 // If all messages are put in the order (group, up, segment, from the leaves to the root), (group,
@@ -20,8 +20,8 @@
 // its list, so there is no deadlock (exchange_plan.hpp).
 //
 // A tree is for small buckets, whose cost is latency: it takes 2 floor(log2 P) hops instead of a
-// ring's 2(P-1), but each hop carries the whole bucket (tree_wire_bytes). A value passes up to
-// floor(log2 P) + 1 encodes. For messages and failures see segment_exchange.hpp.
+// ring's 2(P-1), but each hop carries the whole bucket (tree_wire_bytes). A value is encoded up to
+// floor(log2 P) + 1 times. For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <span>

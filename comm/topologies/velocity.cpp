@@ -60,7 +60,7 @@ void LocalMomentum::mask_delivered(std::size_t begin, std::span<const float> del
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* d = delivered.data();
   float* u = velocity_.data() + begin;
-  // At few bits most pieces have nothing, and their velocities are neither read nor written.
+  // At few bits most pieces are all zeros; their velocities are neither read nor written.
   std::size_t i = 0;
   for (; i + kMaskPiece <= n; i += kMaskPiece) {
     std::uint32_t any = 0;

@@ -1,6 +1,6 @@
-// Adds momentum (velocity.hpp) to the exchange of a bucket. prepare() turns the gradient, which has
-// weight decay already, into the velocity that is exchanged. When the sum is in place, the velocity
-// may become 0 where it was sent. The time for this counts as encode_s.
+// Adds momentum (velocity.hpp) to the exchange of a bucket. prepare() replaces the gradient, which
+// already includes weight decay, by the velocity to exchange. When the sum is in place, the
+// velocity is masked. The time for this counts as encode_s.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace dp {
 
-// Where the velocity becomes 0: nowhere, where this rank's residual is 0, or where something was
-// delivered.
+// Selects the values of the velocity that become 0: none, the ones with a residual of 0 on this
+// rank, or the ones of which something was delivered.
 enum class VelocityMask : std::uint8_t { none, by_residual, by_delivered };
 
 struct VelocityExchangeSetup {
-  ExchangeSetup setup;                // that of the inner exchange
+  ExchangeSetup setup;                // the inner exchange's
   std::unique_ptr<Exchange> inner;    // sends the bucket
   LocalMomentum* velocity = nullptr;  // of the whole gradient
   VelocityMask mask = VelocityMask::by_residual;

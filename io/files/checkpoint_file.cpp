@@ -33,7 +33,7 @@ std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// Of the head before the hash, and of the table behind it.
+// Hashes the head up to the hash field, and the table after it.
 std::uint64_t hash_of_table(std::span<const std::byte> file, std::size_t table) {
   return XXH3_64bits_withSeed(file.data() + kHead, table, hash_bytes(file.first(kHashed)));
 }
@@ -123,7 +123,7 @@ void Shard::read_table() {
       get<std::uint64_t>(file_, kHashed) != hash_of_table(file_, end - kHead)) {
     refuse(kDamaged);
   }
-  // The hash is right, so that what follows fails only where another program wrote the file.
+  // The hash is correct, so the checks below fail only if another program wrote the file.
   const auto count = get<std::uint64_t>(file_, 24);
   std::size_t at = kHead, left = get<std::uint64_t>(file_, 8) - end, offset = end;
   std::set<std::string_view> names;

@@ -10,8 +10,8 @@
 //              the name
 //     the entries' bytes, in the table's order, without gaps
 //
-// ShardImage builds such a file in memory, in two steps: the sizes of all entries, then their
-// bytes. Shard reads one. What is not a whole and undamaged shard is Error(data) "NAME: ...".
+// ShardImage builds the file in memory, in two steps: first the sizes of all entries, then their
+// bytes. Shard reads a file; one that is incomplete or damaged throws Error(data) "NAME: ...".
 #pragma once
 
 #include <cstddef>
@@ -27,20 +27,20 @@ namespace dp {
 
 struct ShardEntry {
   std::string name;
-  std::uint32_t type = 0;  // as the writer says; nothing here depends on it
+  std::uint32_t type = 0;  // for the caller; nothing here depends on it
   std::size_t size = 0;
 };
 
 class ShardImage {
  public:
-  // Makes room for these entries; their names differ. The memory of an earlier image is used again.
+  // Makes room for these entries, whose names must differ. Reuses the memory of an earlier image.
   void lay_out(std::vector<ShardEntry> entries);
   [[nodiscard]] const std::vector<ShardEntry>& entries() const { return entries_; }
-  // Where the bytes of entry `index` are to be written.
+  // The place in the image for the bytes of entry `index`.
   [[nodiscard]] std::span<std::byte> bytes_of(std::size_t index);
-  // Writes the head and the table when all bytes are there, and returns the whole file.
+  // Call it when all bytes are in place. Writes the head and the table and returns the whole file.
   [[nodiscard]] std::span<const std::byte> seal();
-  // After seal().
+  // The hash of entry `index`, after seal().
   [[nodiscard]] std::uint64_t hash_of(std::size_t index) const { return hashes_[index]; }
 
  private:
@@ -52,16 +52,16 @@ class ShardImage {
 
 class Shard {
  public:
-  // `name` is for messages. All hashes are checked.
+  // Checks all hashes. `name` is for messages.
   Shard(std::vector<std::byte> file, std::string name);
-  // Takes memory for the entries when head and table are right and fit the file's size.
+  // Allocates memory for the entries only if head and table are correct and fit the file's size.
   [[nodiscard]] static Shard read(const std::string& path);
 
   [[nodiscard]] const std::vector<ShardEntry>& entries() const { return entries_; }
   [[nodiscard]] std::span<const std::byte> bytes_of(std::size_t index) const;
-  // Nothing if there is no such entry.
+  // nullopt if there is no such entry.
   [[nodiscard]] std::optional<std::span<const std::byte>> find(std::string_view name) const;
-  // The same as text; throws Error(data) if there is no such entry.
+  // The entry as text. Throws Error(data) if there is no such entry.
   [[nodiscard]] std::string text(std::string_view name) const;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::span<const std::byte> file() const { return file_; }
@@ -69,8 +69,8 @@ class Shard {
  private:
   explicit Shard(std::string name) : name_(std::move(name)) {}
   [[noreturn]] void refuse(const std::string& why) const;
-  // The three parts of the file, one after the other; file_ has the bytes up to the part's end.
-  // `size`: of the file.
+  // Check or read the three parts of the file, in this order; file_ holds the bytes up to the end
+  // of the part. `size`: the file's size.
   void check_head(std::uint64_t size) const;
   void read_table();
   void check_entries() const;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Reads a name from its front.
+// Parses a file name from its front.
 class Reader {
  public:
   explicit Reader(std::string_view text) : left_(text) {}
@@ -45,10 +45,10 @@ std::string stem_of(const ShardFile& file) {
   return fmt::format("step{:09}.rank{}of{}.{:08x}", id.step, file.rank, id.ranks, id.attempt);
 }
 
-// A name alone makes readers look for so many parts.
+// Bounds the number of parts that a file name alone can make readers look for.
 constexpr std::uint32_t kMostRanks = 65'536;
 
-// What a file belongs to, whatever its state.
+// The checkpoint and rank of a file in any state.
 struct AnyFile {
   CheckpointId checkpoint;
   std::uint32_t rank = 0;
@@ -121,7 +121,7 @@ void prepare_checkpoint_folder(const std::string& folder) {
     throw SettingError(Setting{"checkpoint"}, folder, why, ErrorKind::data);
   };
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
-  // A folder that a loss of power takes back would take its checkpoints with it.
+  // After a loss of power, a folder that was not synced may be gone, with its checkpoints.
   for (const fs::path& made : missing) {
     try {
       if (made.has_filename()) sync_folder_of(made.string());
@@ -136,15 +136,15 @@ void prepare_checkpoint_folder(const std::string& folder) {
 
 namespace {
 
-// A run's ranks share a lock of one byte of the folder, at the place that the attempt says. (Linux
-// locks folders, too, by any numbers; a lock of an open file is not lost when another descriptor of
-// the folder is closed.)
+// The ranks of a run share a read lock on one byte of the folder, at an offset that follows from
+// the attempt. Linux allows locks on folders, at any offset. An open file description lock is not
+// lost when another descriptor of the folder is closed.
 struct flock byte_lock(short type, off_t start, off_t length) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = start;
-  lock.l_len = length;  // 0: up to the end
+  lock.l_len = length;  // 0: to the end
   return lock;
 }
 
@@ -169,7 +169,8 @@ CheckpointLock::CheckpointLock(const std::string& folder, std::uint32_t attempt,
       return;
     }
     if (Clock::now() >= end) break;
-    // Of two runs that have begun at the same moment, one finds the folder without the other.
+    // Two runs that begin at the same moment both see the other's lock. Each releases its own lock
+    // and waits for a different time, so that one of them finds the folder free.
     mine.l_type = F_UNLCK;
     ::fcntl(folder_.get(), F_OFD_SETLK, &mine);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + attempt % 80));
@@ -200,7 +201,7 @@ void remove_checkpoints(const std::string& folder, std::span<const CheckpointId>
   for_each_file(folder, [&](const std::string& name, const AnyFile& file) {
     if (!is_kept(file)) names.push_back(name);
   });
-  // A rank beside this one may remove the same.
+  // Errors are ignored: another rank of this host may remove the same file.
   for (const std::string& name : names) ::unlink((fs::path(folder) / name).c_str());
 }
 

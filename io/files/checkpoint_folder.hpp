@@ -1,6 +1,14 @@
 // The folder of a host's checkpoints, and the names of the files in it.
 //
 //     step000000120.rank3of8.1f3a9c2e.part      being written
+//     step000000120.rank3of8.1f3a9c2e.waiting   written; not yet known whether all ranks' parts are
+//     step000000120.rank3of8.1f3a9c2e.ckpt      all ranks have written their parts
+//     step000000120.1f3a9c2e.log.h5             the run log at that step, on rank 0's host
+// The last number is the attempt: every start of the program draws a new one, so parts of two
+// attempts at the same step are never combined into one checkpoint. Files with other names are left
+// alone. Several ranks of a host share a folder. Failures throw Error(data).
+//
+//     step000000120.rank3of8.1f3a9c2e.part      being written
 //     step000000120.rank3of8.1f3a9c2e.waiting   written; nobody knows yet whether all ranks' are
 //     step000000120.rank3of8.1f3a9c2e.ckpt      all ranks have written theirs
 //     step000000120.1f3a9c2e.log.h5             the run log at that step, on rank 0's host
@@ -24,7 +32,7 @@ namespace dp {
 
 // One checkpoint of all ranks.
 struct CheckpointId {
-  std::uint64_t step = 0;  // so many steps had been made
+  std::uint64_t step = 0;  // the number of steps that were done
   std::uint32_t attempt = 0;
   std::uint32_t ranks = 1;
   auto operator<=>(const CheckpointId&) const = default;
@@ -37,22 +45,22 @@ struct ShardFile {
   auto operator<=>(const ShardFile&) const = default;
 };
 
-// The file's name, without its folder; nothing where a name is not of this form.
+// The file's name, without its folder. parse_shard_name() returns nullopt for any other name.
 [[nodiscard]] std::string name_of(const ShardFile& file);
 [[nodiscard]] std::optional<ShardFile> parse_shard_name(std::string_view name);
 [[nodiscard]] std::string part_name_of(const ShardFile& file);
 [[nodiscard]] std::string log_name_of(const CheckpointId& checkpoint);
 
-// Makes the folder, with those above it, if it is not there, and checks that files can be made.
+// Makes the folder and its parents if they are missing, and checks that files can be created in it.
 void prepare_checkpoint_folder(const std::string& folder);
 
-// Keeps other runs of this host away from the folder for as long as it lives; the ranks of one run,
-// which have the same attempt, share it. The end of the process ends it, whatever its end is.
-// Nothing is written: the kernel holds the lock. Another host's run is not seen, also on a disk
-// that both share.
+// Keeps other runs on this host out of the folder while this object lives. The ranks of one run,
+// which have the same attempt, share the lock. The kernel holds it and nothing is written, so it
+// ends with the process, however the process ends. It does not see runs on other hosts, even on a
+// shared disk.
 class CheckpointLock {
  public:
-  // Waits so long for ranks of an earlier run that are about to end, then throws.
+  // Waits up to `patience` for ranks of an earlier run that are about to end, then throws.
   CheckpointLock(const std::string& folder, std::uint32_t attempt,
                  std::chrono::duration<double> patience);
 
@@ -60,11 +68,11 @@ class CheckpointLock {
   FileDescriptor folder_;
 };
 
-// The shards in the folder that are written; none if there is no such folder.
+// The completely written shards in the folder; none if the folder does not exist.
 [[nodiscard]] std::vector<ShardFile> list_shards(const std::string& folder);
 
-// Removes what belongs to no checkpoint of the list, and what is half-written: no rank of the host
-// may be writing one. What cannot be removed stays.
+// Removes the files of checkpoints that are not in the list, and all half-written files, so no rank
+// of the host may be writing one. Files that cannot be removed stay.
 void remove_checkpoints(const std::string& folder, std::span<const CheckpointId> kept);
 
 }  // namespace dp

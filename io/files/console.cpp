@@ -21,7 +21,7 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Breaks a text at blanks into lines of at most `columns` characters; a longer word stays whole.
+// Breaks a text at blanks into lines of at most `columns` characters. A longer word stays whole.
 std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
   std::vector<std::string> lines{""};
   std::size_t begin = 0;
@@ -112,8 +112,8 @@ void Console::table(std::string_view title, const TextTable& table) {
   out_ << format_table(table, 2) << std::flush;
 }
 
-// The parts in the order in which they are shown. Parts whose rank is above `least_important` are
-// left out; rank 0 is the most important.
+// The parts of the live line in display order. Parts whose rank is above `least_important` are left
+// out; rank 0 is the most important.
 void Console::format_step(const StepProgress& p, std::size_t least_important) {
   line_.clear();
   const auto put = [&]<class... Args>(std::size_t importance, bool is_known,
@@ -140,7 +140,7 @@ void Console::step(const StepProgress& progress) {
   const double now_s = clock_();
   if (now_s - last_step_s_ < kLeastInterval_s) return;
   last_step_s_ = now_s;
-  // A terminal may wrap when its last column is written.
+  // A terminal may wrap the line when its last column is written.
   const std::size_t columns = columns_() - std::min<std::size_t>(columns_(), 1);
   for (std::size_t least_important = 6; least_important-- > 0;) {
     format_step(progress, least_important);

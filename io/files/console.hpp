@@ -1,9 +1,9 @@
-// What a run prints on the terminal while it goes on.
+// The output of a run on the terminal.
 //
 // There are three modes: live (a terminal: one line that is rewritten in place at most ten times a
 // second, and a permanent line per epoch), lines (no terminal: permanent lines only) and quiet
-// (only warnings). One thread of rank 0 uses it. It only makes text: numbers come in plain structs
-// and are NaN if unknown.
+// (only warnings). Only one thread of rank 0 uses it. It only formats text: numbers come in plain
+// structs and are NaN if unknown.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ enum class ConsoleMode { live, lines, quiet };
 // The mode for standard output: live on a terminal that can rewrite a line (TERM is not "dumb").
 [[nodiscard]] ConsoleMode choose_console_mode(bool is_quiet);
 
-// Columns of the terminal at standard output; 80 if there is none.
+// The width of the terminal at standard output, in columns; 80 if there is no terminal.
 [[nodiscard]] std::size_t terminal_columns();
 
 // The state after a step. Epochs and steps count from 1 here.
@@ -48,7 +48,7 @@ struct EpochProgress {
   double epoch_s = std::numeric_limits<double>::quiet_NaN();
   double images_per_s = std::numeric_limits<double>::quiet_NaN();
   double sent_bytes = std::numeric_limits<double>::quiet_NaN();      // of all ranks
-  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // training stood still
+  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // training waited
   double bits_per_value = std::numeric_limits<double>::quiet_NaN();  // of codecs with a rate
 };
 
@@ -65,22 +65,22 @@ class Console {
 
   [[nodiscard]] ConsoleMode mode() const noexcept { return mode_; }
 
-  // Prints a text and a newline; nothing in quiet mode.
+  // Prints a text and a newline, but not in quiet mode.
   void print(std::string_view text);
-  // The same in every mode, for what the user has asked for.
+  // Prints in every mode: for output that the user has asked for.
   void answer(std::string_view text);
   // Prints a text and a newline on standard error, in every mode.
   void warn(std::string_view text);
-  // A title, and below it names and values in two columns. A long value continues on the next
-  // lines.
+  // Prints a title, and below it names and values in two columns. A long value continues on the
+  // next lines.
   void settings(std::string_view title,
                 const std::vector<std::pair<std::string, std::string>>& rows);
   void table(std::string_view title, const TextTable& table);
 
-  // The live line: nothing in other modes, and nothing if the last one was less than 0.1 s ago.
-  // Does not allocate. On a narrow terminal the less important parts are left out.
+  // Rewrites the live line; does nothing in other modes, or if the last one was less than 0.1 s
+  // ago. Does not allocate. On a narrow terminal the less important parts are left out.
   void step(const StepProgress& progress);
-  // The permanent line of an epoch, which replaces the live line.
+  // Prints the permanent line of an epoch, which replaces the live line.
   void epoch(const EpochProgress& progress);
 
  private:

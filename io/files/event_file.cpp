@@ -59,7 +59,7 @@ std::string bytes(unsigned number, std::string_view value) {
   return varint(number << 3u | 2u) + varint(value.size()) + std::string(value);
 }
 
-// Event.summary.value of the kind that a plug-in shows: { tag, tensor of one text, metadata }.
+// An Event.summary.value for a plug-in: { tag, tensor of one text, metadata }.
 std::string plugin_value(std::string_view tag, std::string_view plugin, std::string_view content,
                          std::string_view tensor) {
   const std::string data = bytes(1, plugin) + (content.empty() ? "" : bytes(2, content));
@@ -100,7 +100,7 @@ std::string why_no_event_folder(const std::string& folder) {
 EventFile::EventFile(const std::string& folder, double unix_s) : unix_s_(unix_s) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  // Fractions of a second keep two starts apart, and their names in order.
+  // The fraction of a second keeps the names of two starts apart and in order.
   path_ = fs::path(folder) / fmt::format("{}{:017.6f}.{}.{}", kBegin, now_s(), host.data(),
                                          unix_s > 0 ? 0 : ::getpid());
   saved_at_s_ = now_s();
@@ -150,7 +150,7 @@ void EventFile::add_settings(const std::vector<std::pair<std::string, std::strin
     info += bytes(1, bytes(1, name) + bytes(2, bytes(3, value)));  // a map of texts
   }
   info += fixed64(5, now_s());
-  // An empty DT_FLOAT, since the plug-in reads the metadata alone.
+  // An empty DT_FLOAT, because the plug-in reads only the metadata.
   add_event(plugin_value("_hparams_/session_start_info", "hparams", bytes(3, info),
                          whole(1, 1) + bytes(2, bytes(2, whole(1, 0)))));
 }
@@ -173,7 +173,7 @@ void EventFile::save() {
     write_all(file, std::as_bytes(std::span(unsaved_)), saved_);
     file.close();
   } catch (const Error& error) {
-    // No half of a record stays behind.
+    // Cut off a half-written record.
     if (file.is_open()) static_cast<void>(!::ftruncate(file.get(), static_cast<off_t>(saved_)));
     fail(path_, error.what());
   }

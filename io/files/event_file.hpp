@@ -5,14 +5,15 @@
 //     its checksum          4 bytes: the masked CRC-32C of the 8 bytes before
 //     event                 a message Event of TensorFlow's event.proto, in protobuf's encoding
 //     its checksum          4 bytes
-// The first event has the text "brain.Event:2". masked(c) = (c rotated right by 15) + 0xa282ead8.
-// TensorBoard takes all files of a folder for one run, in the order of their names, which hold the
-// time. An event that says "start" with a step makes it forget what earlier files have from that
-// step on: so a run that goes on from a checkpoint does not repeat steps.
+// masked(c) = (c rotated right by 15) + 0xa282ead8. The first event has the text "brain.Event:2".
 //
-// Events are collected in memory; save() puts them into the file. Failures throw Error(data) with
-// the file's name. After a save() that failed the file ends with a whole record, and the next
-// save() tries again. A file that was removed or shortened in the meantime is not made again.
+// TensorBoard reads all files of a folder as one run, in the order of their names, which contain
+// the time. After an event "start" with a step it drops what earlier files have from that step on.
+// A run that resumes from a checkpoint writes this event, so no step appears twice.
+//
+// Events are collected in memory; save() appends them to the file. Failures throw Error(data) with
+// the file's name. After a save() that failed, the file ends with a whole record, and the next
+// save() tries again. A file that was removed or shortened in the meantime is not created again.
 #pragma once
 
 #include <cstdint>
@@ -23,31 +24,30 @@
 
 namespace dp {
 
-// Why a new run cannot write event files into that folder: it has some already, or it cannot be
-// made; empty if nothing is known against it. The folder need not exist yet.
+// Returns why a new run cannot write event files into that folder: it already has some, or it
+// cannot be created. Returns an empty text if no reason is known. The folder need not exist yet.
 [[nodiscard]] std::string why_no_event_folder(const std::string& folder);
 
 class EventFile {
  public:
-  // The first save() makes the folder and a new file in it. The time is Unix time; 0 stands for
-  // now.
+  // The first save() creates the folder and a new file in it. `unix_s` is Unix time; 0 means now.
   explicit EventFile(const std::string& folder, double unix_s = 0);
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // The run goes on: what earlier files have from this step on does not count.
+  // The run resumes: TensorBoard drops what earlier files have from this step on.
   void add_start(std::int64_t step);
-  // Numbers that are not finite are left out.
+  // Numbers that are not finite are skipped.
   void add_scalars(std::int64_t step,
                    const std::vector<std::pair<std::string_view, double>>& scalars);
-  // In Markdown.
+  // `text` is Markdown.
   void add_text(const std::string& tag, std::string_view text);
-  // What TensorBoard's page "hparams" shows of the run.
+  // Settings of the run for TensorBoard's page "hparams".
   void add_settings(const std::vector<std::pair<std::string, std::string>>& settings);
 
   // When the call returns, the events are in the file.
   void save();
-  // Whether events that can wait, such as those of steps, should be saved now: every ten seconds.
+  // Whether to save events that can wait, such as events of steps, now: every ten seconds.
   [[nodiscard]] bool is_save_due() const;
 
  private:

@@ -37,13 +37,13 @@ namespace {
 
 // The contents of HDF5's error stack.
 struct Reason {
-  int system_error = 0;  // 0: none is named
+  int system_error = 0;  // 0: the stack names none
   std::string innermost = {};
 };
 
 Reason current_reason() {
   Reason found;
-  // A C callback must not throw, so without memory the text is lost.
+  // A C callback must not throw, so the text is lost if memory runs out.
   const H5E_walk2_t look = [](unsigned, const H5E_error2_t* error, void* target) -> herr_t {
     try {
       auto& reason = *static_cast<Reason*>(target);
@@ -101,7 +101,7 @@ H5Handle without_locks() {
 
 H5Handle open_hdf5(const std::string& path) {
   struct stat status {};
-  // Opening a pipe waits for its writer. A folder and a missing file get HDF5's reason.
+  // Opening a pipe would wait for its writer. For a folder or a missing file HDF5 gives the reason.
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     throw Error(ErrorKind::data, "is not a regular file");
   }
@@ -109,7 +109,7 @@ H5Handle open_hdf5(const std::string& path) {
 }
 
 H5Handle create_hdf5(const std::string& path) {
-  // HDF5 opens by name and follows links, so it gets a name of the file that is open already.
+  // HDF5 opens by name and follows links, so it is given a name of the file that is already open.
   const FileDescriptor file = open_new_file(path);
   const std::string name = fmt::format("/proc/self/fd/{}", file.get());
   return {DP_CHECK_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
@@ -193,7 +193,7 @@ H5Handle open_attribute(hid_t object, const std::string& name) {
   return {DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose};
 }
 
-// A damaged file may claim any length; no attribute of ours has more than a value for each rank.
+// A damaged file may claim any length. No attribute of dptrain has more than one value per rank.
 std::size_t length_of(const H5Handle& attribute) {
   constexpr std::size_t kMost = 1u << 20;
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
@@ -238,7 +238,7 @@ double read_number_attribute(hid_t object, const std::string& name) {
 }
 
 std::size_t read_whole_attribute(hid_t object, const std::string& name) {
-  constexpr double kMost = 0x1p53;  // above it, doubles leave out whole numbers
+  constexpr double kMost = 0x1p53;  // above it, doubles cannot represent all whole numbers
   const double number = read_number_attribute(object, name);
   if (!(number >= 0.0 && number <= kMost) || number != std::floor(number)) {
     throw_error(ErrorKind::data, "HDF5: the attribute {} is no count", name);

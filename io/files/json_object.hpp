@@ -1,7 +1,7 @@
-// A JSON object in one line, for what other programs read.
+// A JSON object on one line, for other programs.
 //
-// Whatever the values are, the text is valid JSON in UTF-8: bytes of a text that are no UTF-8
-// become U+FFFD, and numbers that are not finite, which JSON does not have, become null.
+// The text is valid JSON in UTF-8 for any values: bytes that are not UTF-8 become U+FFFD, and
+// numbers that are not finite, which JSON does not have, become null.
 #pragma once
 
 #include <concepts>
@@ -12,10 +12,10 @@
 
 namespace dp {
 
-// A text as it stands between the quotation marks of a JSON string.
+// Escapes a text for use between the quotation marks of a JSON string.
 [[nodiscard]] std::string json_escaped(std::string_view text);
 
-// Members keep the order in which they are added. Each name is given once.
+// Members keep the order in which they are added. Add each name only once.
 class JsonObject {
  public:
   JsonObject& text(std::string_view name, std::string_view value);
@@ -25,7 +25,7 @@ class JsonObject {
   JsonObject& whole(std::string_view name, std::integral auto value) {
     return raw(name, std::to_string(value));
   }
-  // 16 hexadecimal digits as a text, since most readers of JSON lose digits of large numbers.
+  // 16 hexadecimal digits as a string, because most JSON readers lose digits of large numbers.
   JsonObject& hash(std::string_view name, std::uint64_t value);
   JsonObject& flag(std::string_view name, bool value) {
     return raw(name, value ? "true" : "false");

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Makes an empty file; the number of the system's error, or 0.
+// Creates an empty file. Returns the system's error number, or 0.
 int try_to_create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor < 0) return errno;
@@ -65,8 +65,8 @@ std::string create_fresh_file(Setting setting, const std::string& stem,
 void rename_to_new_file(Setting setting, const std::string& part, const std::string& path) {
   if (::renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) throw_cannot_create(setting, path, errno);
-  // Some file systems, such as NFS, cannot rename without overwriting; most can give a file a
-  // second name.
+  // Some file systems, such as NFS, cannot rename without overwriting. Most can give a file a
+  // second name (a hard link), which fails if the name exists.
   if (::link(part.c_str(), path.c_str()) == 0) {
     ::unlink(part.c_str());
     return;

@@ -67,7 +67,7 @@ void sync_folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const FileDescriptor opened(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // A folder may be one that we can write to but not list.
+  // The folder may be writable but not readable; then it cannot be synced.
   if (!opened.is_open() && errno == EACCES) return;
   if (!opened.is_open()) throw_reason(errno);
   if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EINTR) {

@@ -1,8 +1,9 @@
-// The steps of writing files so that neither a kill, a full disk nor a loss of power leaves half of
-// one. whole_file.hpp does them for a file that is written at once; the run log does them itself.
+// The steps of writing a file so that a kill, a full disk or a loss of power never leaves half of
+// one. whole_file.hpp combines them for a file that is written at once; the run log uses them
+// itself.
 //
 // The functions throw Error(data) with the system's reason, such as "No space left on device". None
-// uses the C library's streams, whose buffers would hide where a write failed.
+// uses the C library's streams, whose buffers would hide which write failed.
 #pragma once
 
 #include <cstddef>
@@ -31,24 +32,24 @@ class FileDescriptor {
   int number_ = -1;
 };
 
-// Opens with O_CLOEXEC; `flags` and `mode` are those of open().
+// open() with O_CLOEXEC added to `flags`.
 [[nodiscard]] FileDescriptor open_file(const std::string& path, int flags, unsigned mode = 0);
 
-// Makes an empty file in place of what has this name, and opens it to read and write. A link that
-// someone put there is removed; what it leads to stays as it is.
+// Creates an empty file in place of any file of this name, and opens it for reading and writing. A
+// link of this name is removed; its target stays as it is.
 [[nodiscard]] FileDescriptor open_new_file(const std::string& path);
 
-// Writes all bytes at that place of the file.
+// Writes all bytes at offset `at` of the file.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, std::uint64_t at);
 
 // Returns when the file's contents are on the disk.
 void sync_file(const FileDescriptor& file);
 
-// Returns when the names in the folder of `path` are on the disk: what was made, renamed or removed
-// there. File systems that cannot tell are taken at their word.
+// Returns when the folder of `path` is on the disk: the names that were created, renamed or removed
+// in it. Ignores file systems that cannot sync a folder.
 void sync_folder_of(const std::string& path);
 
-// Whether `path` still names this open file; false if it names nothing.
+// Whether `path` still names this open file; false if no file has the name.
 [[nodiscard]] bool names_file(const std::string& path, const FileDescriptor& file);
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Scripts that come with the program, by the names under which users find them.
+// The commands of scripts that come with the program, as users must type them.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace dp {
 
-// The command of a script of experiments/, for messages. Where the program is installed it is the
-// link beside the program: "dptrain-get-cifar" for "get_cifar.sh"; elsewhere the script's path in
-// the source tree: "experiments/get_cifar.sh".
+// The command of a script of experiments/, for messages. In an installed program it is the link
+// beside the program: "dptrain-get-cifar" for "get_cifar.sh". Elsewhere it is the path in the
+// source tree: "experiments/get_cifar.sh".
 [[nodiscard]] std::string shipped_script(std::string_view name);
 
 }  // namespace dp

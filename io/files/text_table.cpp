@@ -17,12 +17,12 @@ std::string three_digits(double value) {
   return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
-// A value in the largest of the units 1, 1000, 10^6, ... in which it is at least 1.
+// Formats a value in the largest of the units 1, 1000, 10^6, ... in which it is at least 1.
 std::string scaled(double value, const char* unit) {
   if (std::isnan(value)) return kUnknown;
   constexpr std::array<const char*, 6> kPrefixes{"", "k", "M", "G", "T", "P"};
   std::size_t prefix = 0;
-  // 999.5 would be shown as 1000.
+  // Without this, 999.5 would be shown as 1000.
   while (std::abs(value) >= 999.5 && prefix + 1 < kPrefixes.size()) {
     value /= 1'000;
     ++prefix;

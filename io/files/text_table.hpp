@@ -17,7 +17,7 @@ namespace dp {
 [[nodiscard]] std::string format_seconds(double seconds);           // 35 us, 4.21 ms, 12.3 s
 [[nodiscard]] std::string format_count(std::int64_t count);         // 11,173,962
 [[nodiscard]] std::string format_percent(double fraction);          // 83.1 %
-[[nodiscard]] std::string format_number(double value, int digits);  // with that many decimals
+[[nodiscard]] std::string format_number(double value, int digits);  // `digits` decimals
 
 // The number of characters of a UTF-8 text, each counted as one column wide.
 [[nodiscard]] std::size_t text_columns(std::string_view text);
@@ -30,8 +30,8 @@ struct TextTable {
   std::vector<Align> align = {};  // by column; the default is left for the first, right for others
 };
 
-// A table with aligned columns, two blanks between them, a rule under the header, a newline after
-// every row, and no blanks at the ends of lines. Each line begins with `indent` blanks.
+// Formats a table: aligned columns with two blanks between them, a rule under the header, a newline
+// after every row, and no blanks at the ends of lines. Each line begins with `indent` blanks.
 [[nodiscard]] std::string format_table(const TextTable& table, std::size_t indent = 0);
 
 }  // namespace dp

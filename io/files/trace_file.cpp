@@ -13,8 +13,8 @@
 namespace dp {
 namespace {
 
-// Each process has this many numbers: one of its own, one each for the threads compute and
-// exchange, one per bucket, and the last one for gatherings beside the buckets.
+// Each process gets this many numbers: one for itself, one each for the threads compute and
+// exchange, one per bucket, and the last for gatherings, which run beside the buckets.
 constexpr std::size_t kNumbersPerRank = 10'000;
 enum Thread : std::size_t { kCompute, kExchange, kFirstBucket, kGather = kNumbersPerRank - 1 };
 
@@ -27,7 +27,7 @@ std::size_t thread_of(const TraceEvent& event) {
 }
 
 struct KindText {
-  const char* name;  // of the slice; numbered and other names are made below
+  const char* name;  // of the slice; names with numbers and others are built below
   const char* category;
 };
 
@@ -37,7 +37,7 @@ const KindText& text_of(TraceKind kind) {
       {"step", "step"},         {"data", "part"},
       {"forward", "part"},      {"backward", "part"},
       {"exposed wait", "part"}, {"optimizer", "part"},
-      {"loss", "forward"},      {"", "forward"},  // layers have names of their own
+      {"loss", "forward"},      {"", "forward"},  // layers use their own names
       {"", "backward"},         {"wait: statistics", "wait"},
       {"bucket", "bucket"},     {"encode", "encode"},
       {"decode", "decode"},     {"wait: wire", "wait"},
@@ -93,7 +93,7 @@ void TraceFile::append_header() {
   }
 }
 
-// Gives a process or a thread its name and its place among the others.
+// Gives a process or a thread its name and its position in the display.
 void TraceFile::append_name(const char* what, std::size_t process, std::size_t thread,
                             const std::string& name) {
   const bool is_first = process == process_of(0) && std::string_view(what) == "process";

@@ -31,7 +31,7 @@ constexpr double kSlowDisk_bytes_per_s = 1e7, kSlowProcessor_bytes_per_s = 1e8;
   try {
     read();
   } catch (...) {
-    // The second reading finds it again.
+    // The second reading, in the parent, throws it again.
   }
   ::_exit(0);
 }
@@ -45,7 +45,7 @@ bool has_ended(int child, double limit_s) {
   return events > 0;
 }
 
-// A child of a process with many threads gets AddressSanitizer's allocator as it is, with the locks
+// A child of a process with several threads inherits AddressSanitizer's allocator with the locks
 // that other threads hold, and may wait for them for ever.
 bool can_fork() {
 #if defined(__SANITIZE_ADDRESS__)

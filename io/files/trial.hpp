@@ -1,9 +1,9 @@
-// Reads a file in a process of its own first, to see whether that ends.
+// Reads a file in a child process first, to see whether the reading ends.
 //
-// HDF5's library trusts what a file says of itself: on some damaged files it runs for ever, or
-// reads memory that is not its own (1.10.8: for ever where an object of a global heap has no
-// length). A run must not hang or crash because of a file. So what reads HDF5 files that others
-// have made runs twice: in a child process, and here if that one has ended well.
+// HDF5's library trusts the contents of a file. On some damaged files it loops for ever or reads
+// foreign memory (1.10.8: it loops if an object of a global heap has length 0). A run must not hang
+// or crash because of a file, so code that reads foreign HDF5 files runs twice: in a child process,
+// and here if the child ended well.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@
 
 namespace dp {
 
-// Runs `read`, which reads the file `path`, in a child, whose exceptions and results are lost.
-// Throws Error(data) "HDF5: ..." if the child is killed by a signal, or takes a second of the
-// processor or ten by the clock, and more for a large file. Where no process can be made it does
-// nothing, nor in a build with AddressSanitizer once the process has threads.
+// Runs `read`, which reads the file `path`, in a child process. The child's exceptions and results
+// are lost. Throws Error(data) "HDF5: ..." if a signal kills the child, or if it takes more than a
+// second of processor time or ten seconds by the clock; larger files may take longer. Does nothing
+// if no process can be created, nor in a build with AddressSanitizer once the process has threads.
 void try_in_child(const std::string& path, const std::function<void()>& read);
 
 }  // namespace dp

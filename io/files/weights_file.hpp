@@ -1,4 +1,14 @@
-// Trained weights in an HDF5 file that other programs read (--export, --init).
+// Trained weights in an HDF5 file for other programs (--export, --init).
+//
+//     /            attributes: format ("dptrain weights 1"), model, classes, channels, height,
+//                  width, mean, deviation (of pixels scaled to [0, 1]), dptrain_version
+//     /last/NAME   float32, one data set for each tensor under its torch name, in torch's order
+//                  (OIHW for kernels); running statistics are the means over all ranks
+//     /best/NAME   the same for the epoch with the best test accuracy; the same group as /last if
+//                  that is the last epoch
+// Both groups have the attributes epoch (from 0), test_accuracy (a fraction) and test_loss.
+//
+// experiments/weights.py converts between these files and PyTorch's state dicts.
 //
 //     /            attributes: format ("dptrain weights 1"), model, classes, channels, height,
 //     width,
@@ -45,15 +55,15 @@ struct WeightsFile {
   std::optional<WeightSet> best;  // none: the last epoch is the best
 };
 
-// Writes a new file beside `path`, brings it to the disk and renames it, so that `path` always
-// holds a whole file. With `replaces`, `path` is a file that was written before; otherwise it must
-// not exist. Throws Error(data).
+// Writes a new file beside `path`, syncs it to the disk and renames it, so that `path` always holds
+// a whole file. With `replaces`, `path` must be a file that was written before; without it, `path`
+// must not exist. Throws Error(data).
 void write_weights(const std::string& path, const WeightsFile& weights, bool replaces);
 
 enum class WhichWeights { best, last };
 
-// Throws SettingError(data) for a file that is not there, is no such file, or is damaged. The path
-// comes from `setting`.
+// Throws SettingError(data) if the file is missing, damaged or not a weights file. `setting` is the
+// option that the path comes from.
 [[nodiscard]] WeightsFile read_weights(const std::string& path, WhichWeights which,
                                        Setting setting = Setting{"initial weights"});
 

@@ -15,7 +15,7 @@
 namespace dp {
 namespace {
 
-// Puts path and place before the system's reason.
+// Puts the path and the failed operation before the system's reason.
 template <class Work>
 auto named(const std::string& path, const char* what, Work work) {
   try {
@@ -55,7 +55,7 @@ void rename_durably(const std::string& from, const std::string& to) {
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Without O_NONBLOCK, opening a pipe waits for its writer.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
   file_ = named(path_, "cannot be opened",
                 [&] { return open_file(path_, O_RDONLY | O_NONBLOCK | O_NOCTTY); });
   struct stat status {};
@@ -81,7 +81,7 @@ void InputFile::read_up_to(std::size_t size, std::vector<std::byte>& bytes) {
     if (count < 0) {
       throw_error(ErrorKind::data, "{}: cannot be read: {}", path_, std::strerror(errno));
     }
-    if (count == 0) break;  // it became shorter
+    if (count == 0) break;  // the file was shortened
     at += static_cast<std::size_t>(count);
   }
   bytes.resize(at);

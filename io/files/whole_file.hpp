@@ -1,8 +1,8 @@
-// Files that are there whole or not at all, even if the program is killed or the power fails.
+// Files that exist either whole or not at all, even if the program is killed or the power fails.
 //
-// A file is written under another name, brought to the disk (fsync), renamed, and then its folder
-// is brought to the disk, too. Failures are Error(data) "PATH: reason"; the file that had the name
-// before is then as it was.
+// A file is written under another name, synced to the disk (fsync) and renamed; then its folder is
+// synced. Failures throw Error(data) "PATH: reason"; a file that had the name before is then
+// unchanged.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@
 
 namespace dp {
 
-// Writes `bytes` to `path`, and meanwhile to `part` in the same folder. Both are replaced if they
-// exist.
+// Writes `bytes` to `path`, through the temporary file `part` in the same folder. Both are replaced
+// if they exist.
 void write_whole_file(const std::string& path, const std::string& part,
                       std::span<const std::byte> bytes);
 
-// Renames a file within its folder, which is then brought to the disk.
+// Renames a file within its folder, then syncs the folder to the disk.
 void rename_durably(const std::string& from, const std::string& to);
 
 // A regular file that is read from its front. The constructor refuses anything else, such as a pipe
-// or a folder, and does not wait for it. Failures are Error(data) "PATH: reason".
+// or a folder, without waiting for it. Failures throw Error(data) "PATH: reason".
 class InputFile {
  public:
   explicit InputFile(std::string path);
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  // Appends the next bytes to `bytes` until it has `size` of them. At the end of the file it has
-  // fewer. Memory that is not there is a failure, too.
+  // Appends the next bytes to `bytes` until it has `size` of them, or fewer at the end of the file.
+  // Running out of memory is a failure, too.
   void read_up_to(std::size_t size, std::vector<std::byte>& bytes);
 
  private:
@@ -41,11 +41,11 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// With `size`, a file of any other size is refused before memory is taken for it.
+// With `size`, a file of any other size is refused before memory is allocated for it.
 [[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path,
                                                      std::optional<std::uint64_t> size = {});
 
-// Whether nothing has that name. False if that cannot be found out.
+// Whether no file has that name. False if the system cannot say.
 [[nodiscard]] bool is_missing(const std::string& path);
 
 }  // namespace dp

@@ -1,8 +1,9 @@
 // From bytes to the network's input: random crop, horizontal flip, normalisation, cutout.
 //
-// The order is torchvision's: the image is padded on each side (by 4 black pixels, unless the rule
-// says otherwise), a window of the image's size is cut, mirrored, and then normalised, so that a
-// black padded pixel becomes (0 - mean) / deviation. Input is planar bytes, output is NHWC floats.
+// The order is torchvision's. The image is padded on each side (by 4 black pixels, unless the rule
+// says otherwise), a window of the image's size is cut out and perhaps mirrored, then normalised. A
+// black padded pixel therefore becomes (0 - mean) / deviation. Input is planar bytes, output is
+// NHWC floats.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace dp {
 
-// How training images are changed at random.
+// How training images are augmented at random.
 struct AugmentationRule {
   // alternate: a random half of the images is mirrored in the first epoch, the other half in the
   // next, and so on (Jordan 2024).
@@ -27,16 +28,16 @@ struct AugmentationRule {
   int cutout = 0;  // the side of a square that is set to the mean (DeVries & Taylor 2017); 0: none
 };
 
-// Whether images of that shape can be changed so: mirrored padding is narrower than they are, and a
-// cutout is not larger.
+// Whether the rule suits images of that shape: mirrored padding must be narrower than they are, and
+// a cutout must not be larger.
 [[nodiscard]] bool fits(const AugmentationRule& rule, const ImageShape& shape);
 
-// The same in the form for GPUs.
+// Converts an augmentation to the form for GPUs.
 [[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
 
-// The augmentation of a sample, an image of that shape, in an epoch. It does not depend on the rank
-// or the number of ranks. Shifts are from -crop_padding to crop_padding; the cutout's square lies
-// inside of the image.
+// Draws the augmentation of a sample, an image of that shape, in an epoch. It does not depend on
+// the rank or the number of ranks. Shifts are from -crop_padding to crop_padding; the cutout's
+// square lies inside the image.
 [[nodiscard]] Augmentation draw_augmentation(const AugmentationRule& rule, const ImageShape& shape,
                                              std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);
@@ -48,7 +49,7 @@ class Normalizer {
   // For colour images of that shape.
   explicit Normalizer(const ImageShape& shape, const Normalization& normalization = {});
 
-  // `image` is shape.values() planar bytes; as many floats of `nhwc` are assigned.
+  // `image` is shape.values() planar bytes. Assigns the same number of floats in `nhwc`.
   void apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
              std::span<float> nhwc) const;
 

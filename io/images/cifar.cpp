@@ -1,3 +1,6 @@
+// Outline of load(): find the folder, check the sizes of all files, then read the records of each
+// split. A Layout describes either data set. Most of the code finds out what is wrong with a folder
+// or file and how the user can get the right one.
 #include "io/images/cifar.hpp"
 
 #include <algorithm>
@@ -23,13 +26,13 @@ constexpr std::size_t kImageBytes = kCifarShape.values();
 struct Layout {
   const char* name;  // on the command line, and the argument of experiments/get_cifar.sh
   const char* title;
-  const char* subfolder;      // in which the official archive unpacks
-  const char* python_folder;  // the folder of the same data in the form that we do not read
+  const char* subfolder;      // into which the official archive unpacks
+  const char* python_folder;  // the folder of the Python version of the data, which is not read
   const char* class_names_file;
   std::vector<std::string> train_files, test_files;
-  std::size_t label_bytes;  // the last of them is the label; CIFAR-100 has a coarse one before it
+  std::size_t label_bytes;  // the last one is the label; CIFAR-100 has a coarse label before it
   std::size_t classes;
-  Normalization normalization;  // the customary one
+  Normalization normalization;  // the customary values
   [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }
 };
 
@@ -91,8 +94,8 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-// "it holds 3 folders (cat, dog, ...) and 2 files (a.txt, b.txt)"; names the first image, which may
-// lie deeper.
+// Describes a folder for messages: "it holds 3 folders (cat, dog, ...) and 2 files (a.txt, b.txt)".
+// Also names the first image, which may lie deeper.
 std::string what_is_in(const fs::path& folder) {
   std::vector<std::string> folders, files;
   std::string image;
@@ -133,7 +136,7 @@ std::string what_is_in(const fs::path& folder) {
   return text;
 }
 
-// The folder with the files: the given one or the archive's own subfolder in it.
+// The folder with the files: the given one, or the archive's subfolder in it.
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
     throw SettingError(
@@ -183,7 +186,7 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
       ErrorKind::data, remedy);
 }
 
-// The number of records in a file, from its size.
+// The number of records in a file, computed from its size.
 std::size_t count_records(const fs::path& path, const Layout& layout) {
   std::error_code code;
   const std::uintmax_t bytes = fs::file_size(path, code);
@@ -232,13 +235,13 @@ void append_records(const fs::path& path, const Layout& layout, std::size_t reco
   }
 }
 
-// The names in the data set's own list, or "class 0" and so on if the list is missing or does not
-// fit.
+// The class names from the data set's own list, or "class 0" and so on if the list is missing or
+// does not fit.
 std::vector<std::string> read_class_names(const fs::path& folder, const Layout& layout) {
   std::vector<std::string> names;
   const fs::path path = folder / layout.class_names_file;
   std::ifstream file;
-  if (is_file(path)) file.open(path);  // opening a pipe waits for its writer
+  if (is_file(path)) file.open(path);  // opening a pipe would wait for its writer
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty()) names.push_back(line);
@@ -278,7 +281,7 @@ std::unique_ptr<const ImageSet> load_split(const fs::path& folder, const Layout&
       std::move(pixels), std::move(labels));
 }
 
-// "data_batch_5.bin: has 9000 records and data_batch_1.bin has 10000"
+// Warnings such as "data_batch_5.bin: has 9000 images and data_batch_1.bin has 10000".
 std::vector<std::string> warnings_about(const fs::path& folder, const Layout& layout) {
   std::vector<std::size_t> records;
   for (const std::string& file : layout.train_files) {
@@ -298,7 +301,7 @@ std::vector<std::string> warnings_about(const fs::path& folder, const Layout& la
 
 Dataset load(const DatasetRequest& request, const Layout& layout) {
   const fs::path folder = find_folder(request.data_dir, layout);
-  // Checked before the first byte is read, so that a missing last file is found at once.
+  // Check all files before reading the first byte, so that a missing last file is found at once.
   for (const auto* files : {&layout.train_files, &layout.test_files}) {
     for (const std::string& file : *files) static_cast<void>(count_records(folder / file, layout));
   }

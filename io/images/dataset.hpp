@@ -22,31 +22,32 @@ namespace dp {
 
 // How training images of any size are cut (folders and packs).
 enum class CropKind {
-  automatic,  // pad, if all images have the network's size, otherwise resized
-  pad,        // as for testing, then padded and cut
-  resized,    // a random part, scaled to the network's size
+  automatic,  // pad if all images have the network's size, otherwise resized
+  pad,        // prepared as for testing, then padded and cut
+  resized,    // a random part is scaled to the network's size
 };
 
 enum class BadImages { fail, skip };
 
 struct DatasetRequest {
   std::string data_dir = {};  // the folder with the files, or its parent; built-in sets: empty
-  // 0: all; otherwise the first ones (synthetic: exactly that many; folders: spread evenly over the
-  // list of images, which begins with all images of the first class)
+  // The number of images to use; 0: all. Built-in sets make exactly this many, folders spread them
+  // evenly over the list of images (which begins with all images of the first class), others take
+  // the first ones.
   std::size_t limit_train = 0;
   std::size_t limit_test = 0;
   std::uint64_t seed = 0;   // synthetic: what to draw
-  std::size_t threads = 1;  // that load or draw; the images do not depend on it
-  // Replace the set's own, or the measured ones, if they are given.
+  std::size_t threads = 1;  // to load or draw with; the images do not depend on it
+  // If given, they replace the data set's own or measured values.
   std::optional<std::array<float, kColours>> mean = {}, deviation = {};
   // The rest is for folders and packs.
   std::size_t image_size = 0;  // 0: by the rule in image_folder.hpp
   CropKind crop = CropKind::automatic;
-  double validation_share = 0;  // 0: 0.1 where there are no test images
+  double validation_share = 0;  // 0: 0.1 if there are no test images
   std::uint64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
-  // How the caller will change training images; none: not at all. Only what is said about them
-  // depends on it.
+  // How the caller will augment training images; nullopt: not at all. Used only to describe it in
+  // texts.
   std::optional<AugmentationRule> augment = AugmentationRule{};
 
   [[nodiscard]] Normalization normalization(const Normalization& usual) const {
@@ -56,11 +57,11 @@ struct DatasetRequest {
 
 struct Dataset {
   std::unique_ptr<const ImageSource> train, test;  // of the same shape and classes
-  // One sentence each about things that are allowed but perhaps not meant.
+  // A sentence each about things that are allowed but perhaps not intended.
   std::vector<std::string> warnings = {};
-  // How the images are prepared, for the table at the start; empty where it goes without saying.
+  // How the images are prepared, for the table at the start; empty if it goes without saying.
   std::string about = {};
-  // Whether an image costs so much work that several threads may be needed (LoaderOptions).
+  // Whether images are decoded, which may need several threads (LoaderOptions).
   bool is_decoded = false;
 };
 
@@ -68,7 +69,7 @@ struct DatasetRow {
   const char* name;  // on the command line
   const char* text;  // what it is, for --help
   Dataset (*load)(const DatasetRequest& request);
-  // Whether a folder, or the subfolder in which the set's archive unpacks, has the set's files.
+  // Whether a folder, or the subfolder into which the set's archive unpacks, has the set's files.
   // Null: the set is built in and reads none.
   bool (*is_in)(const std::string& folder);
 };
@@ -76,10 +77,10 @@ struct DatasetRow {
 // In the order of --help.
 [[nodiscard]] std::span<const DatasetRow> dataset_list();
 
-// Throws Error(usage), which lists the known names, for an unknown one.
+// Throws Error(usage) for an unknown name, with a list of the known names.
 [[nodiscard]] Dataset load_dataset(std::string_view name, const DatasetRequest& request);
 
-// Which data set a folder (or its parent) holds; empty if none, or several.
+// The data set that the folder holds; empty if it holds none or several.
 [[nodiscard]] std::string detect_dataset(const std::string& data_dir);
 
 // Equal if training would see the same data (ImageSource::content_hash of both parts).

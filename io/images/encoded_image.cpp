@@ -17,9 +17,9 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view start) {
 constexpr std::string_view kJpegStart = "\xFF\xD8\xFF";
 constexpr std::string_view kPngStart = "\x89PNG\r\n\x1A\n";
 
-// Files that are often called .jpg or .png. Longer marks come before shorter ones.
+// Formats of files that are often misnamed .jpg or .png. Longer marks come before shorter ones.
 struct OtherFormat {
-  std::size_t at;  // where the mark stands in the file
+  std::size_t at;  // the offset of the mark in the file
   std::string_view mark;
   const char* what;
 };
@@ -54,7 +54,7 @@ constexpr OtherFormat kOtherFormats[] = {
     {0, "{", "JSON"},
 };
 
-// HTML, XML and SVG: the first characters without blanks and a byte order mark.
+// Recognises HTML, XML and SVG by their first characters, after blanks and a byte order mark.
 std::string name_markup(std::span<const std::uint8_t> bytes) {
   if (starts_with(bytes, "\xEF\xBB\xBF")) bytes = bytes.subspan(3);
   std::string text;
@@ -71,9 +71,9 @@ std::string name_markup(std::span<const std::uint8_t> bytes) {
   return is_page ? "is an HTML page, such as a server sends instead of a file" : "is HTML or XML";
 }
 
-constexpr std::ptrdiff_t kMostPointer = 1024;  // bytes, says the specification of Git LFS
+constexpr std::ptrdiff_t kMostPointer = 1024;  // bytes, by the specification of Git LFS
 
-// What the file is instead of a JPEG or PNG.
+// Says what the file is instead of a JPEG or PNG.
 std::string name_other_format(std::span<const std::uint8_t> bytes) {
   const std::string start(
       bytes.begin(), bytes.begin() + std::min<std::ptrdiff_t>(kMostPointer, std::ssize(bytes)));

@@ -10,11 +10,11 @@
 namespace dp {
 namespace {
 
-// Files whose bytes count in the hash. With 110 kB each they are read in 0.3 s from a disk that
-// gives 100 MB/s.
+// The number of files whose bytes are hashed. At 110 kB each they are read in 0.3 s from a disk
+// that delivers 100 MB/s.
 constexpr std::size_t kSampled = 256;
 
-// A thread's memory from image to image.
+// A thread's memory, kept from image to image.
 struct Workplace {
   std::vector<std::uint8_t> bytes;
   Resampler resampler;
@@ -105,7 +105,7 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
 
 std::size_t EncodedSource::next_of_class(std::size_t index) const {
   if (index + 1 < count() && label(index + 1) == label(index)) return index + 1;
-  // The first of the class: labels never decrease.
+  // After the last of a class comes its first. Labels never decrease.
   const auto first = std::partition_point(
       members_.begin(), members_.end(),
       [&](std::uint32_t member) { return index_->images[member].label < label(index); });
@@ -124,8 +124,9 @@ std::vector<std::string> EncodedSource::take_notes() const {
   return notes;
 }
 
-// Names, sizes and labels of all images, and the bytes of kSampled files spread evenly over them:
-// to read all would take an epoch. A pack knows all checksums, but has the same hash as its folder.
+// Hashes names, sizes and labels of all images, and the bytes of kSampled files spread evenly over
+// them, because reading all files would take an epoch. A pack knows all checksums, but must have
+// the same hash as its folder.
 std::uint64_t EncodedSource::hash_images() const {
   std::uint64_t hash = 0;
   std::string line;

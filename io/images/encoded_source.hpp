@@ -1,9 +1,9 @@
 // The image source of folders and packs: reads an image's file, decodes it, cuts and scales it.
 //
-// With BadImages::skip an image that cannot be decoded is replaced, always by the same one: the
-// next image of its class in the order of the source that can be decoded, after the last the first.
-// So the number of samples, their labels and their order do not change. The replacement gets the
-// crop that was drawn for the sample.
+// With BadImages::skip, an image that cannot be decoded is replaced by the next image of its class
+// that can be decoded, in the order of the source; the last is followed by the first. The
+// replacement is always the same. The number of samples, their labels and their order therefore do
+// not change. The replacement gets the crop that was drawn for the sample.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,14 @@
 namespace dp {
 
 struct EncodedSourceOptions {
-  bool has_resized_crop = false;  // in training; otherwise the caller shifts
-  std::uint32_t short_side = 0;   // to which the shorter side is scaled before the centre is cut
+  bool has_resized_crop = false;  // in training; false: the caller shifts
+  std::uint32_t short_side = 0;   // scale the shorter side to this, then cut the centre
   BadImages bad_images = BadImages::fail;
 };
 
 class EncodedSource final : public ImageSource {
  public:
-  // `members` are numbers of the index's images, increasing.
+  // `members` are numbers of the index's images, in increasing order.
   EncodedSource(ImageFacts facts, std::shared_ptr<const ImageIndex> index,
                 std::shared_ptr<const EncodedImages> files, std::vector<std::uint32_t> members,
                 const EncodedSourceOptions& options);
@@ -40,8 +40,8 @@ class EncodedSource final : public ImageSource {
     return options_.bad_images == BadImages::skip;
   }
 
-  // Takes over which images another source of the same members could not decode; they are not noted
-  // a second time.
+  // Copies the knowledge of which images could not be decoded from another source of the same
+  // members. They are not noted a second time.
   void take_bad_images_of(const EncodedSource& other);
 
   [[nodiscard]] const IndexedImage& image(std::size_t index) const;

@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// The largest denominator at which the source is not smaller than what is made of it.
+// The largest denominator at which the source is not smaller than the result.
 std::uint32_t choose_denominator(const ImageHeader& header, const PixelBox& source,
                                  std::uint32_t width, std::uint32_t height) {
   if (header.format != ImageFormat::jpeg) return 1;
@@ -33,7 +33,7 @@ ImagePlan make_plan(const ImageHeader& header, const PixelBox& source, std::uint
                          .cut = cut}};
 }
 
-// Rounds halves to the even neighbour, which is what Python does.
+// Rounds halves to the even neighbour, as Python does.
 double rounded(double value) { return std::nearbyint(value); }
 
 }  // namespace

@@ -1,3 +1,7 @@
+// Outline of load_image_folder(): list the parts of the folder or pack; without test images, take
+// some from the training images; apply the limits; read all headers; choose the network's size, the
+// crop and the normalisation; make the two sources; describe all of this in Dataset::about. On the
+// way it collects warnings about everything that was skipped or may not be intended.
 #include "io/images/image_folder.hpp"
 
 #include <fmt/ranges.h>
@@ -22,7 +26,7 @@ namespace {
 
 using Members = std::vector<std::uint32_t>;
 
-constexpr std::size_t kMostNamed = 5;  // of bad images
+constexpr std::size_t kMostNamed = 5;  // bad images that a message names
 
 std::string counted(std::size_t count) { return format_count(static_cast<std::int64_t>(count)); }
 
@@ -31,7 +35,7 @@ std::string counted_images(std::size_t count, std::string_view kind = "") {
   return fmt::format("{} {}image{}", counted(count), kind, count == 1 ? "" : "s");
 }
 
-// Some of a tree's images, and what they are for.
+// The images of a tree that are used for training, or for testing.
 struct Part {
   ImageTree tree;
   Members members;
@@ -47,7 +51,7 @@ Members all_of(const ImageTree& tree) {
   return members;
 }
 
-// Takes a share of each class for testing.
+// Takes a share of each class for testing: at least one image, and never the last one.
 Parts divide(const ImageTree& tree, double share, std::uint64_t seed) {
   const ImageIndex& index = *tree.index;
   Parts parts = {{tree, {}}, {tree, {}}};
@@ -65,7 +69,7 @@ Parts divide(const ImageTree& tree, double share, std::uint64_t seed) {
     std::sort(hashes.begin(), hashes.end());
     const std::size_t wanted =
         static_cast<std::size_t>(std::lround(share * static_cast<double>(hashes.size())));
-    // A class of one image has nothing to spare.
+    // A class with a single image keeps it for training.
     const std::size_t taken =
         hashes.size() < 2 ? 0 : std::clamp<std::size_t>(wanted, 1, hashes.size() - 1);
     for (std::size_t i = 0; i < taken; ++i) is_test[hashes[i].second] = true;
@@ -98,7 +102,7 @@ Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
   return parts;
 }
 
-// Spread evenly over the list, so that all classes keep their shares.
+// Keeps `most` images, spread evenly over the list, so that all classes keep their shares.
 void limit(Members& members, std::size_t most) {
   if (most == 0 || most >= members.size()) return;
   Members kept(most);
@@ -106,7 +110,7 @@ void limit(Members& members, std::size_t most) {
   members = std::move(kept);
 }
 
-// Which classes some images have.
+// For each class, whether any of these images belongs to it.
 std::vector<bool> classes_of(const ImageTree& tree, const Members& members) {
   std::vector<bool> is_there(tree.index->classes.size());
   for (const std::uint32_t member : members) {
@@ -115,8 +119,8 @@ std::vector<bool> classes_of(const ImageTree& tree, const Members& members) {
   return is_there;
 }
 
-// A network cannot learn from a single class. Mostly the folder is one level too high, so that the
-// message says what is in the class.
+// Refuses data with a single class, from which no network can learn. Usually the folder is one
+// level too high, so the message names the folders inside the class.
 void refuse_one_class(const DatasetRequest& request, const ImageTree& tree) {
   const ImageIndex& index = *tree.index;
   if (index.classes.size() != 1) return;
@@ -146,7 +150,7 @@ void refuse_one_class(const DatasetRequest& request, const ImageTree& tree) {
   throw SettingError(Setting{"data folder"}, printable(request.data_dir), why, ErrorKind::data);
 }
 
-// Says which classes have training images but no test images.
+// Warns of classes that have training images but no test images.
 void note_untested_classes(const DatasetRequest& request, const Parts& parts,
                            std::vector<std::string>& warnings) {
   const std::vector<bool> trained = classes_of(parts.train.tree, parts.train.members),
@@ -167,7 +171,8 @@ void note_untested_classes(const DatasetRequest& request, const Parts& parts,
                                  fmt::join(untested, ", ")));
 }
 
-// Leaves the bad ones out, and says which. `what`: "training" or "test".
+// Reads the headers of a part's images. Bad images end the run or, with BadImages::skip, are left
+// out with a warning. `what`: "training" or "test".
 void check_headers(Part& part, const char* what, const DatasetRequest& request,
                    std::vector<std::string>& warnings) {
   HeaderScan scan = scan_headers(part.tree, part.members, request.threads);
@@ -193,7 +198,7 @@ void check_headers(Part& part, const char* what, const DatasetRequest& request,
   }
 }
 
-// Images that could not be decoded when mean and deviation were measured.
+// Warns of images that could not be decoded while mean and deviation were measured.
 void warn_of_images(const std::vector<std::string>& notes, std::vector<std::string>& warnings) {
   const std::size_t named = std::min(notes.size(), kMostNamed);
   warnings.insert(warnings.end(), notes.begin(),
@@ -214,7 +219,7 @@ std::uint32_t choose_size(const DatasetRequest& request, const ImageSurvey& surv
   return is_small ? survey.most_width : kUsual;
 }
 
-// How training images are prepared, as `rule` says.
+// Describes how training images are prepared under `rule`.
 std::string how_trained(const std::optional<AugmentationRule>& rule, bool has_resized_crop,
                         bool has_that_size, const std::string& how_tested) {
   if (!rule) return "as for testing";
@@ -276,7 +281,7 @@ Normalization measure_normalization(const ImageSource& source, std::size_t threa
     const double variance = std::max(static_cast<double>(squares) / count - mean * mean, 0.0);
     const auto digits = [](double value) { return std::nearbyint(value / 255 * 1e4) / 1e4; };
     measured.mean[c] = static_cast<float>(digits(mean));
-    // Images of a single colour have none.
+    // Images of a single colour have no deviation, and the network's input is divided by it.
     measured.deviation[c] = static_cast<float>(std::max(digits(std::sqrt(variance)), 1e-3));
   }
   return measured;

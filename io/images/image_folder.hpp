@@ -1,16 +1,16 @@
 // The data set `folder`: images in a folder for each class (image_tree.hpp), or a pack of them
 // (image_pack.hpp). Both give the same images, bit for bit.
 //
-// Network's size: as asked for; otherwise that of the images, if all are squares of one size up to
-// 64 pixels; otherwise 224.
+// Network's size: the requested size; otherwise the images' size, if all are squares of one size up
+// to 64 pixels; otherwise 224.
 // Training: if all images have the network's size, they are shifted by up to 4 pixels
 // (augment.hpp); otherwise a random part is scaled to it (image_crop.hpp). Testing: image_crop.hpp.
 // Test images: the folder val, or test. Without either, a share of each class is taken from the
-// training images: those with the smallest hashes of (split seed, class and name), so that the same
-// are taken in every run and on every host.
-// Normalisation: as given; otherwise mean and deviation of up to 1,000 training images, spread
-// evenly over the list and prepared as for testing; sums are whole numbers, so that every rank
-// finds the same.
+// training images: the images with the smallest hashes of (split seed, class and name), so every
+// run and every host takes the same ones.
+// Normalisation: as given; otherwise the mean and deviation of up to 1,000 training images, spread
+// evenly over the list and prepared as for testing. The sums are whole numbers, so every rank gets
+// the same result.
 #pragma once
 
 #include <string>
@@ -26,8 +26,9 @@ namespace dp {
 inline constexpr std::size_t kMeasuredImages = 1'000;
 inline constexpr double kUsualValidationShare = 0.1;
 
-// Mean and deviation of all pixels of such a sample, rounded to 4 digits, as they are printed.
-// Images that cannot be decoded are left out if `bad_images` allows it.
+// Mean and deviation of all pixels of up to kMeasuredImages images, rounded to the 4 digits that
+// are printed. Images that cannot be decoded are replaced or throw, as the source's `bad_images`
+// says.
 [[nodiscard]] Normalization measure_normalization(const ImageSource& source, std::size_t threads);
 
 }  // namespace dp

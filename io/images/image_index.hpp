@@ -1,5 +1,6 @@
-// The list of a tree's images, and where their bytes come from: a tree of files, or a pack
-// (image_pack.hpp). It is all that is kept in memory: about 90 bytes an image with a name of 25.
+// The list of a tree's images, and access to their bytes in a tree of files or a pack
+// (image_pack.hpp). Nothing else is kept in memory: about 90 bytes per image with a name of 25
+// characters.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@
 namespace dp {
 
 struct IndexedImage {
-  std::uint64_t name = 0;      // where it begins in ImageIndex::names
-  std::uint64_t place = 0;     // in a pack: of its first byte in the file
+  std::uint64_t name = 0;      // its offset in ImageIndex::names
+  std::uint64_t place = 0;     // in a pack: the offset of its first byte in the file
   std::uint64_t checksum = 0;  // in a pack: XXH3 of its bytes
   std::uint32_t folder = 0;    // in ImageIndex::folders
   std::int32_t label = 0;
@@ -28,8 +29,8 @@ struct IndexedImage {
   }
 };
 
-// In the order of torchvision's ImageFolder: by class, by folder, by name, each compared byte by
-// byte. So images of one class stand together, and labels never decrease.
+// Images are in the order of torchvision's ImageFolder: by class, by folder, by name, each compared
+// byte by byte. Images of one class are therefore neighbours, and labels never decrease.
 struct ImageIndex {
   std::vector<std::string> classes;
   std::vector<std::string> folders;  // "cat" or "cat/2019": relative to the tree
@@ -45,12 +46,12 @@ struct ImageIndex {
   }
 };
 
-// Where the encoded bytes of an index's images lie. Any number of threads may read at once.
+// Reads the encoded bytes of an index's images. Any number of threads may read at once.
 class EncodedImages {
  public:
   virtual ~EncodedImages() = default;
-  // Assigns the whole file. Throws Error(data) if it cannot be read and BadImage if it is not what
-  // the index says.
+  // Assigns the whole file. Throws Error(data) if it cannot be read, and BadImage if it differs
+  // from the index.
   virtual void read(const ImageIndex& index, const IndexedImage& image,
                     std::vector<std::uint8_t>& bytes) const = 0;
   // XXH3 of the whole file. Throws as read() does.
@@ -61,27 +62,28 @@ class EncodedImages {
                                             const IndexedImage& image) const = 0;
 };
 
-// A part of a data set, such as the folder train/, with its images.
+// A part of a data set with its images, such as the folder train/.
 struct ImageTree {
   std::string name;  // "train", "val", "test", or "" for a tree that is not divided
   std::shared_ptr<ImageIndex> index;
   std::shared_ptr<const EncodedImages> files;
-  bool has_headers = false;             // whether the index has them yet
-  std::vector<std::string> notes = {};  // a sentence each about what was left out
+  bool has_headers = false;             // whether the index already has the headers
+  std::vector<std::string> notes = {};  // a sentence each about what was skipped
 };
 
-// The images that are not bad, by their numbers in the index; the others with their reasons.
+// The images with a good header, by their numbers in the index, and the bad ones with the reasons.
 struct HeaderScan {
   std::vector<std::uint32_t> good;
   std::vector<std::string> bad;  // "DIR/train/cat/1.jpg: is empty"
 };
 
-// Reads the headers of these images with that many threads, unless the index has them, and enters
-// them. The result does not depend on the threads. Throws Error(data) if a file cannot be read.
+// Reads the headers of these images with `threads` threads, unless the index has them, and stores
+// them in the index. The result does not depend on the threads. Throws Error(data) if a file cannot
+// be read.
 [[nodiscard]] HeaderScan scan_headers(ImageTree& tree, const std::vector<std::uint32_t>& images,
                                       std::size_t threads);
 
-// A text for messages on one line: control characters and bytes that are not UTF-8 become \xNN.
+// A text on one line for messages: control characters and bytes that are not UTF-8 become \xNN.
 [[nodiscard]] std::string printable(std::string_view text);
 
 }  // namespace dp

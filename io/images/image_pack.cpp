@@ -1,4 +1,4 @@
-// Reading; write_image_pack() is in image_pack_write.cpp.
+// Reads packs. write_image_pack() is in image_pack_write.cpp.
 #include "io/images/image_pack.hpp"
 
 #include <fcntl.h>
@@ -80,7 +80,7 @@ class PackFile final : public EncodedImages {
   throw SettingError(Setting{"data folder"}, printable(path), why, ErrorKind::data);
 }
 
-// The number of elements of a data set of `columns` columns (1: one-dimensional).
+// The number of rows of a data set with `columns` columns (1: one-dimensional).
 hsize_t count_rows(hid_t data, const char* name, hsize_t columns) {
   const H5Handle space(DP_CHECK_HDF5(H5Dget_space(data)), H5Sclose);
   std::array<hsize_t, 2> extent = {0, 1};
@@ -93,7 +93,7 @@ hsize_t count_rows(hid_t data, const char* name, hsize_t columns) {
   return extent[0];
 }
 
-// At most as much as the file holds of it, so that a damaged file takes no memory.
+// Reads a column. Refuses more rows than the file stores, so that a damaged file takes no memory.
 template <class T>
 std::vector<T> read_column(hid_t group, const char* name, std::uint64_t file_bytes,
                            hsize_t columns = 1) {
@@ -111,7 +111,7 @@ std::vector<T> read_column(hid_t group, const char* name, std::uint64_t file_byt
   return values;
 }
 
-// "a\0b\0" as a and b
+// Splits "a\0b\0" into "a" and "b".
 std::vector<std::string> split_texts(const std::vector<std::uint8_t>& bytes) {
   std::vector<std::string> texts;
   for (auto begin = bytes.begin(); begin != bytes.end();) {
@@ -221,13 +221,13 @@ bool is_image_pack(const std::string& path) {
 std::vector<ImageTree> open_image_pack(const std::string& path) {
   prepare_hdf5();
   try {
-    // Of a large pack, most of the bytes are images, which HDF5 does not read.
+    // Most bytes of a large pack are images, which HDF5 does not read here.
     try_in_child(path, [&] { static_cast<void>(read_pack(path)); });
     return read_pack(path);
   } catch (const SettingError&) {
     throw;
   } catch (const Error& error) {
-    // HDF5's own words are about the inside of a file.
+    // HDF5's own messages describe the inside of a file and would not help the user.
     if (std::string_view(error.what()).starts_with("HDF5: ")) {
       refuse(path, "is cut off or damaged; copy it again, or make it again with dptrain-pack");
     }

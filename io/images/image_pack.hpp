@@ -16,8 +16,8 @@
 //                      alpha, 32 animated
 //       bytes          uint8, contiguous: the files, one behind the other
 //
-// Readers take the bytes straight from the file, since `bytes` is contiguous, so that any number of
-// threads may read. Every read is checked against the checksum.
+// Since `bytes` is contiguous, readers take the bytes directly from the file, without HDF5, so any
+// number of threads may read. Every read is checked against the checksum.
 #pragma once
 
 #include <functional>
@@ -32,14 +32,14 @@ namespace dp {
 // Whether it is an HDF5 file.
 [[nodiscard]] bool is_image_pack(const std::string& path);
 
-// The parts, as list_image_folder() gives them, with headers. Throws SettingError(data).
+// Returns the parts as list_image_folder() does, with headers. Throws SettingError(data).
 [[nodiscard]] std::vector<ImageTree> open_image_pack(const std::string& path);
 
 struct PackRequest {
   std::string folder, path;
   BadImages bad_images = BadImages::fail;
   std::size_t threads = 1;
-  // Called now and then with the images done and all images; may be empty.
+  // Called now and then with the number of images done and of all images; may be empty.
   std::function<void(std::size_t done, std::size_t all)> on_progress = nullptr;
 };
 
@@ -50,8 +50,8 @@ struct PackReport {
   std::vector<std::string> warnings;  // what was left out
 };
 
-// Makes a pack; the file must not exist yet. Decodes every image once: those that cannot be decoded
-// are left out, or end it (and then there is no file). Throws Error(data).
+// Makes a pack; the file must not exist yet. Decodes every image once. An image that cannot be
+// decoded is left out or, with BadImages::fail, ends the call without a file. Throws Error(data).
 PackReport write_image_pack(const PackRequest& request);
 
 }  // namespace dp

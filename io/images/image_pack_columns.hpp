@@ -1,4 +1,4 @@
-// What the reader and the writer of packs share (image_pack.hpp describes the format).
+// Shared by the reader and the writer of packs (image_pack.hpp describes the format).
 #pragma once
 
 #include <hdf5.h>

@@ -19,7 +19,7 @@
 namespace dp {
 namespace {
 
-// A file that is removed unless it is kept.
+// A temporary file, removed by the destructor unless keep_as() renames it.
 class PartFile {
  public:
   explicit PartFile(const std::string& path)
@@ -201,7 +201,7 @@ class Packer {
     });
     Columns columns;
     std::uint64_t at = 0;
-    // Read and decoded in groups by all threads; written in order by this one.
+    // All threads read and decode a group of images; then this thread writes it in order.
     struct Item {
       std::vector<std::uint8_t> bytes;
       std::string bad;

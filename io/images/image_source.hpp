@@ -1,9 +1,9 @@
-// An image source: a set of labelled images that are read one at a time, in any order and by any
-// number of threads. Before the first image is read, it gives what a network must know (size,
-// classes, normalisation).
+// An image source: a set of labelled images that any number of threads may read, one image at a
+// time and in any order. Before the first image is read, it gives the facts that a network needs
+// (size, classes, normalisation).
 //
-// All images of a source have one size, shape(). A source whose stored images have other sizes
-// decodes and scales them in read(), which the loader's threads call.
+// All images of a source have the same size, shape(). If the stored images have other sizes, the
+// source decodes and scales them in read(), which the loader's threads call.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@
 
 namespace dp {
 
-// What happens to one image; the default leaves it as it is.
+// The changes to one image; the default leaves it as it is.
 struct Augmentation {
-  int shift_x = 0;  // the window's left edge in the image; outside of the image lies black
+  int shift_x = 0;  // the window's left edge in the image; outside the image it is black
   int shift_y = 0;
   bool is_flipped = false;
-  bool is_reflected = false;  // outside of the image lies its mirror image instead
-  // A square of the result that becomes the data set's mean; cut_side 0: none.
+  bool is_reflected = false;  // outside the image is its mirror image instead
+  // A square of the result that is set to the data set's mean; cut_side 0: none.
   int cut_x = 0, cut_y = 0, cut_side = 0;
-  // For a source that cuts a random part out of an image of any size and scales it: 64 random bits,
-  // which decide the part. Not drawn: such a source takes the centre.
+  // For a source that cuts out a random part of an image of any size and scales it: 64 random bits
+  // that decide the part. If is_drawn is false, the source uses the centre.
   bool is_drawn = false;
   std::uint64_t bits = 0;
 };
@@ -55,27 +55,28 @@ class ImageSource {
   // Below classes().
   [[nodiscard]] virtual std::int32_t label(std::size_t index) const = 0;
 
-  // A planar image of shape(), and the augmentation that the caller must still do.
+  // A planar image of shape(), and the part of the augmentation that the caller must still do.
   struct Image {
     std::span<const std::uint8_t> bytes;
     Augmentation rest;
   };
-  // Reads image `index` for a sample with the augmentation `crop`. A source does the part of the
+  // Reads image `index` for a sample with the augmentation `crop`. The source does the part of the
   // augmentation that is cheaper before the image has its final size, and returns the rest.
-  // `scratch` belongs to the calling thread, which keeps it from call to call; a source that needs
-  // memory makes it larger. The bytes may lie there, or in the source's own memory; they are valid
-  // until the thread's next call. Throws Error(data) for an image that cannot be read.
+  //
+  // `scratch` is memory that the calling thread owns and keeps from call to call; the source may
+  // enlarge it. The bytes lie there or in the source's own memory, and are valid until the thread's
+  // next call. Throws Error(data) for an image that cannot be read.
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
-  // What has happened since the last call that the user should know, a sentence each: images that
-  // could not be read and were replaced.
+  // Events since the last call that the user should know, a sentence each: images that could not be
+  // read and were replaced.
   [[nodiscard]] virtual std::vector<std::string> take_notes() const { return {}; }
   // Whether take_notes() may ever return any.
   [[nodiscard]] virtual bool may_have_notes() const noexcept { return false; }
 
-  // The 64-bit XXH3 hash of all that training would see: names, size, normalisation, labels,
-  // pixels (of images in files: names and sizes of all, and the bytes of some hundred files).
+  // The 64-bit XXH3 hash of everything that training sees: names, size, normalisation, labels and
+  // pixels. For images in files: names and sizes of all, and the bytes of some hundred files.
   [[nodiscard]] std::uint64_t content_hash() const;
 
  protected:
@@ -89,7 +90,7 @@ class ImageSource {
   ImageFacts facts_;
 };
 
-// Images in memory, all of the same size. It never changes once it is built.
+// Images in memory, all of the same size. Immutable.
 class ImageSet final : public ImageSource {
  public:
   // `pixels` holds facts.shape.values() bytes per label; every label is below the number of
@@ -98,10 +99,10 @@ class ImageSet final : public ImageSource {
 
   [[nodiscard]] std::size_t count() const noexcept override { return labels_.size(); }
   [[nodiscard]] std::int32_t label(std::size_t index) const override;
-  // The bytes are in the source's own memory. The caller does the whole augmentation.
+  // The bytes are in the source's own memory; the caller does the whole augmentation.
   [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
                            std::vector<std::uint8_t>& scratch) const override;
-  // The same without an augmentation.
+  // The bytes of an image, without augmentation.
   [[nodiscard]] std::span<const std::uint8_t> image(std::size_t index) const;
 
  protected:

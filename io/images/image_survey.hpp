@@ -1,4 +1,4 @@
-// What images are like, for the line at the start: their sizes and what is special about them.
+// Summarises images for the line at the start: their sizes and special properties.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct ImageSurvey {
   }
   // "all are 32x32", or "20 to 500 pixels wide and 32 high"; no image need have both extremes.
   [[nodiscard]] std::string sizes() const;
-  // "12 grey, 3 CMYK"; empty if none is special.
+  // "12 grey, 3 CMYK"; empty if no image is special.
   [[nodiscard]] std::string kinds() const;
 };
 

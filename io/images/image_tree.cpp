@@ -1,3 +1,11 @@
+// Outline: list_image_folder() decides from the names of the folders which parts there are, refuses
+// other layouts, and calls list_tree() for each part. list_tree() takes the folders of the first
+// level as classes; a Lister walks each class folder, depth first, and adds its images to the
+// index. Nothing is opened yet: FolderFiles opens an image when its header or its bytes are read.
+//
+// Links make the tree a graph. The Lister keeps the chain of folders above the current one and
+// skips a folder that is in it; searches for any file keep the set of all folders that they have
+// entered.
 #include "io/images/image_tree.hpp"
 
 #include <fcntl.h>
@@ -24,7 +32,7 @@ namespace fs = std::filesystem;
 
 class OpenFile {
  public:
-  // Not a pipe or a device, which may let us wait for ever.
+  // Refuses pipes and devices, whose reading may never end.
   explicit OpenFile(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0 && (errno == ENOENT || errno == ELOOP)) throw BadImage("is a link to nothing");
@@ -54,7 +62,7 @@ class OpenFile {
         throw_error(ErrorKind::data, "{}: cannot be read: {}", printable(path),
                     std::strerror(errno));
       }
-      if (got == 0) break;  // it became shorter
+      if (got == 0) break;  // the file was shortened
       at += static_cast<std::size_t>(got);
     }
     bytes.resize(at);
@@ -65,7 +73,7 @@ class OpenFile {
   std::uint64_t size_ = 0;
 };
 
-// What a folder holds, sorted by the names' bytes.
+// The contents of a folder, sorted by the names' bytes.
 struct Entries {
   std::vector<std::string> folders, files;
 };
@@ -95,7 +103,7 @@ std::vector<std::string> class_folders(const fs::path& folder) {
   return names;
 }
 
-// What a folder is, whichever links lead to it.
+// Identifies a folder, whichever links lead to it.
 using Place = std::pair<dev_t, ino_t>;
 
 std::optional<Place> find_place(const fs::path& folder) {
@@ -110,8 +118,8 @@ Place place_of(const fs::path& folder) {
   return *place;
 }
 
-// Whether a file of the user lies in the folder or below it. Enters no folder twice, so that loops
-// of links end.
+// Whether a file of the user lies in the folder or below it. Enters no folder twice, so loops of
+// links end.
 bool has_file(const fs::path& folder, std::set<Place>& entered) {
   if (const auto place = find_place(folder); place && !entered.insert(*place).second) return false;
   const Entries here = list(folder);
@@ -121,7 +129,7 @@ bool has_file(const fs::path& folder, std::set<Place>& entered) {
          });
 }
 
-// Removes the names of folders without any file, and returns a note for each.
+// Removes the names of folders without any file. Returns a note for each.
 std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::string>& names) {
   std::vector<std::string> notes;
   std::erase_if(names, [&](const std::string& name) {
@@ -134,7 +142,7 @@ std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::
   return notes;
 }
 
-// Lists one tree.
+// Adds the images of one tree to an index, class by class, and counts what it skips.
 class Lister {
  public:
   Lister(fs::path root, ImageIndex& index) : root_(std::move(root)), index_(index) {
@@ -152,9 +160,9 @@ class Lister {
     }
   }
 
-  // Returns the number of its images.
+  // Adds the images of a class folder and returns their number.
   std::size_t add_class(const std::string& name, std::int32_t label) {
-    // torchvision sorts the folders of a class by their whole paths.
+    // torchvision sorts the folders of a class by their full paths.
     folders_.clear();
     collect(name, 0);
     std::sort(folders_.begin(), folders_.end());
@@ -176,7 +184,7 @@ class Lister {
         index_.names += '\0';
       }
     }
-    // Order and augmentation are drawn for numbers of 32 bits.
+    // The sampler and the augmentation number images with 32 bits.
     static_cast<void>(checked_cast<std::uint32_t>(index_.images.size()));
     return index_.images.size() - before;
   }
@@ -194,7 +202,7 @@ class Lister {
   void collect(const std::string& folder, int depth) {
     const std::string path = (root_ / folder).string();
     const Place place = place_of(path);
-    // A loop of links leads to a folder that is being listed.
+    // In a loop of links, the folder is already being listed.
     if (std::find(above_.begin(), above_.end(), place) != above_.end()) {
       loops_.push_back(
           fmt::format("{}: left out: it leads back to a folder above it", printable(path)));
@@ -218,11 +226,12 @@ class Lister {
   fs::path root_;
   ImageIndex& index_;
   std::vector<std::string> folders_, loops_;
-  std::vector<Place> above_;  // the folders that lead to the one that is being listed
+  std::vector<Place> above_;  // the chain of folders above the one that is being listed
   LeftOut of_system_, others_;
 };
 
-// With the classes that are given, of which some may have no images, or those that it has.
+// Lists one part. If `classes` is given, the part has these classes, of which some may have no
+// images, and no others. Otherwise its classes are its folders, and each must have an image.
 ImageTree list_tree(const fs::path& root, const std::string& name,
                     const std::vector<std::string>* classes) {
   ImageTree tree = {.name = name,
@@ -262,7 +271,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-// Folders that are called as parts of a data set often are, and are none of those that are read.
+// Folders that are named like parts of a data set but are not read as such.
 std::vector<std::string> other_parts(const fs::path& folder) {
   constexpr std::array<std::string_view, 10> kNames = {"train",      "training", "val",     "valid",
                                                        "validation", "test",     "testing", "eval",
@@ -289,7 +298,7 @@ void FolderFiles::read(const ImageIndex& index, const IndexedImage& image,
     const OpenFile file(path);
     file.read(image.bytes, bytes, path);
     if (file.size() == image.bytes && bytes.size() == image.bytes) return;
-  } catch (const BadImage& error) {  // it was there when the run began
+  } catch (const BadImage& error) {  // the image was good when the run began
     throw_error(ErrorKind::data, "{}: {}", printable(path), error.what());
   }
   throw_error(ErrorKind::data, "{}: has another size than when the run began", printable(path));

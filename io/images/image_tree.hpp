@@ -4,16 +4,19 @@
 //     DIR/cat/1.jpg ...                                  one tree, to be divided
 //
 // The folders of the first level are the classes, in the order of their names' bytes. Images may
-// lie deeper. A file is an image if its name ends as those that torchvision accepts (.jpg, .jpeg,
-// .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm, in any case); others are left out and counted.
-// So are, unlike in torchvision, files and folders that are hidden (their names begin with a dot)
-// or made by a system (__MACOSX, Thumbs.db, @eaDir, ...): they are no classes and no images of the
-// user's. Links are followed; one that leads back to a folder above it is left out and named.
+// lie deeper. A file is an image if its name has a suffix that torchvision accepts (.jpg, .jpeg,
+// .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm, in any case). Other files are skipped and
+// counted.
 //
-// Every class of the training images has one; a class may have no test images.
+// Unlike torchvision, this also skips and counts files and folders that are hidden (their names
+// begin with a dot) or made by a system (__MACOSX, Thumbs.db, @eaDir, ...), because they are
+// neither classes nor images of the user. Links are followed; a link that leads back to a folder
+// above it is skipped and reported.
 //
-// A folder of parts that is not of this form (valid beside train, or val without train) is refused,
-// because all of it would be trained on, or a part of train would be the test.
+// Every class must have a training image; it may have no test images.
+//
+// A folder with other parts (train with valid but no val or test; val without train) is refused.
+// Otherwise all of it would be trained on, or a share of train would be the test images.
 #pragma once
 
 #include <string>
@@ -32,7 +35,7 @@ class FolderFiles final : public EncodedImages {
             std::vector<std::uint8_t>& bytes) const override;
   [[nodiscard]] std::string name_of(const ImageIndex& index,
                                     const IndexedImage& image) const override;
-  // Enters size and header. `bytes` is memory to work in.
+  // Stores size and header in `image`. `bytes` is scratch memory.
   void read_header(const ImageIndex& index, IndexedImage& image,
                    std::vector<std::uint8_t>& bytes) const;
 
@@ -40,13 +43,13 @@ class FolderFiles final : public EncodedImages {
   std::string root_;
 };
 
-// Whether a folder has images in folders of classes, or in links to such. Ends at the first image,
-// or after a million entries without one.
+// Whether a folder has images in folders of classes, or in links to folders. Stops at the first
+// image, or after a million entries without one.
 [[nodiscard]] bool is_image_folder(const std::string& folder);
 
-// The parts of a folder: train, and val or test (val, where it has both); or train alone; or one
-// part without a name, the folder itself. Their headers are not read yet. Both parts have the
-// classes of train. Throws SettingError(data).
+// The parts of a folder: train with val or test (val if both exist); or train alone; or one part
+// without a name, the folder itself. The headers are not read yet. Both parts have the classes of
+// train. Throws SettingError(data).
 [[nodiscard]] std::vector<ImageTree> list_image_folder(const std::string& folder);
 
 }  // namespace dp

@@ -18,10 +18,10 @@
 namespace dp::jpeg {
 namespace {
 
-// libjpeg calls back where it would end the program; we jump out of it. So nothing that has a
-// destructor may live in the function that calls libjpeg.
+// libjpeg calls back instead of ending the program, and we jump out of it. The function that calls
+// libjpeg must therefore hold no object with a destructor.
 struct Exit {
-  jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is one to the whole
+  jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it points to the whole
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
   bool may_lack_scans;  // a warning is harmless only if all scans are there
@@ -38,7 +38,7 @@ struct Exit {
   std::longjmp(exit->jump, 1);
 }
 
-// Warnings have level -1. Those that leave every pixel as the file has it are passed over.
+// Warnings have level -1. Warnings that leave every pixel as the file has it are ignored.
 void judge_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   auto* exit = reinterpret_cast<Exit*>(info->err);
@@ -53,18 +53,18 @@ void judge_message(j_common_ptr info, int level) {
       return;
     case JWRN_BOGUS_PROGRESSION: {
       // The order of scans is unusual: AC before DC (reported for coefficient 0), or whole values a
-      // second time. A refinement of bits that have not come is a lost scan.
+      // second time. But if a scan refines bits that have not come, a scan is lost.
       const bool is_early_ac = reader->Ss != 0 && info->err->msg_parm.i[1] == 0;
       if (reader->Ah != 0 && !is_early_ac) leave(info);
       exit->may_lack_scans = true;
       return;
     }
-    default:  // what follows is guessed: bad codes, missing bits, a wrong restart mark, no end
+    default:  // libjpeg would guess: bad codes, missing bits, a wrong restart mark, no end
       leave(info);
   }
 }
 
-// Whether the scans of a progressive JPEG have brought every bit of every coefficient.
+// Whether the scans of a progressive JPEG contained every bit of every coefficient.
 bool has_all_scans(const jpeg_decompress_struct& info) {
   for (int c = 0; c < info.num_components; ++c) {
     for (int k = 0; k < DCTSIZE2; ++k) {
@@ -82,8 +82,8 @@ void count_scans(j_common_ptr info) {
   leave_with(reinterpret_cast<Exit*>(info->err), message);
 }
 
-// The rows and columns that are decoded beyond the wanted ones, because the interpolation of colour
-// looks at neighbours: the kept pixels are those of the whole image.
+// Rows and columns that are decoded beyond the wanted ones. The interpolation of colour looks at
+// neighbours; with this margin the kept pixels equal the pixels of the decoded whole image.
 constexpr JDIMENSION kMarginRows = 32, kMarginColumns = 16;
 
 struct Job {
@@ -97,8 +97,8 @@ struct Job {
   std::uint64_t held_bytes = 0;  // for the coefficients
 };
 
-// The memory for the coefficients of a file with several scans, which are all read before the first
-// row: 64 of 2 bytes for each block.
+// The memory for the coefficients of a file with several scans: 64 of 2 bytes for each block.
+// libjpeg reads all of them before the first row.
 std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
   std::uint64_t blocks = 0;
   for (int c = 0; c < info.num_components; ++c) {
@@ -108,8 +108,8 @@ std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
   return blocks * DCTSIZE2 * sizeof(JCOEF);
 }
 
-// RGB = (255 - ink)(255 - black) / 255. The values are inverted, as Adobe writes them and Pillow
-// takes them, also without Adobe's segment.
+// RGB = (255 - ink)(255 - black) / 255. The stored values are inverted, as Adobe writes them. Like
+// Pillow, we assume this even without Adobe's segment.
 void turn_into_rgb(std::uint8_t* pixel, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i, pixel += 4) {
     const int black = 255 - pixel[3];
@@ -122,7 +122,7 @@ void turn_into_rgb(std::uint8_t* pixel, std::uint32_t count) {
   }
 }
 
-// False where libjpeg has left; exit.message then says why.
+// Returns false if libjpeg has jumped out; exit.message then says why.
 bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
   jpeg_progress_mgr progress = {};
   progress.progress_monitor = count_scans;
@@ -154,7 +154,7 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
   if (box.y > kMarginRows) jpeg_skip_scanlines(&info, box.y - kMarginRows);
   while (info.output_scanline < info.output_height) {
     const JDIMENSION row = info.output_scanline;
-    // The last row is decoded, because libjpeg does not look at rows that are skipped at the end.
+    // Decode the last row, too, because libjpeg does not check rows that are skipped at the end.
     const JDIMENSION after = box.y + box.height + kMarginRows;
     if (row >= after && row + 1 < info.output_height) {
       jpeg_skip_scanlines(&info, info.output_height - 1 - row);

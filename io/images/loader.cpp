@@ -20,29 +20,30 @@ std::shared_ptr<std::byte> allocate_plain(std::size_t bytes) {
           [](std::byte* memory) { ::operator delete[](memory, kAlignment); }};
 }
 
-// A step is divided into pieces of that many images, so that all threads work on the step that is
+// Threads fill a step in pieces of this many images. All threads then work on the step that is
 // needed first, and few buffers are enough.
 constexpr std::size_t kPieceImages = 16;
 
 }  // namespace
 
-// Batch number i of an epoch, part i % parts of step i / parts, is called step i below. It lives in
-// slots[i % slots.size()] and consists of the pieces from i * pieces on. Pieces are claimed in
-// order; one may be claimed once the batch that had its slot before was given back. All numbers, a
-// slot's too, are guarded by mutex; a piece's images and labels belong to the thread that claimed
-// it until is_ready is set, then to the reader. The sampler and the number of pieces change only
-// while no thread is busy.
+// Below, "step i" means batch number i of an epoch: part i % parts of step i / parts. It lives in
+// slots[i % slots.size()] and consists of `pieces` pieces, from number i * pieces on.
+//
+// Threads claim pieces in order. A piece may be claimed once the previous batch in its slot was
+// given back. `mutex` guards all numbers, including a slot's. A piece's images and labels belong to
+// the thread that claimed it until is_ready is set, then to the reader. The sampler and the number
+// of pieces change only while no thread is busy.
 struct Loader::State {
   struct Slot {
     std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
-    float* images = nullptr;  // these or, raw, bytes and crops
+    float* images = nullptr;  // either these, or for raw batches bytes and crops
     std::uint8_t* bytes = nullptr;
     ImageCrop* crops = nullptr;
     std::int32_t* labels = nullptr;
     Batch batch;
     std::size_t pieces_left = 0;
     bool is_ready = false;
-    std::exception_ptr failure;  // that of the earliest failed piece
+    std::exception_ptr failure;  // of the earliest failed piece
     std::size_t failed_piece = 0;
   };
 
@@ -57,7 +58,7 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable work;   // for the threads: a piece may be claimed, or stop
   std::condition_variable ready;  // for the reader: a batch is ready, or no thread is busy
-  Augmentation view = {};         // of images that are not augmented at random
+  Augmentation view = {};         // the augmentation of images if it is not random
   std::size_t claimed = 0;        // pieces below it were claimed
   std::size_t released = 0;       // batches below it were given back
   std::size_t end = 0;            // steps of the current epoch; 0 before the first
@@ -125,7 +126,7 @@ struct Loader::State {
   }
 
   void run() {
-    std::vector<std::uint8_t> scratch;  // the source's, kept from image to image
+    std::vector<std::uint8_t> scratch;  // for the source, kept from image to image
     std::unique_lock lock(mutex);
     while (true) {
       work.wait(lock, [this] {
@@ -203,13 +204,13 @@ struct Loader::State {
     }
   }
 
-  // Nothing more is claimed, and no thread is busy.
+  // Afterwards no thread is busy and no more pieces are claimed.
   void end_epoch(std::unique_lock<std::mutex>& lock) {
     end = 0;
     ready.wait(lock, [this] { return busy == 0; });
   }
 
-  // After end_epoch(): threads fill the batches from this one on.
+  // Call it after end_epoch(). Threads fill the batches from this one on.
   void begin_with(std::size_t batch) {
     for (Slot& slot : slots) {
       slot.is_ready = false;
@@ -264,11 +265,11 @@ struct Loader::State {
     if (wanted > released) {  // the batch that the reader had until now
       slots[released % slots.size()].is_ready = false;
       ++released;
-      work.notify_all();  // a step's pieces are for all
+      work.notify_all();  // all threads may claim a step's pieces
     }
     Slot& slot = slots[wanted % slots.size()];
     ready.wait(lock, [&] { return slot.is_ready; });
-    // A failed step stays the wanted one, so the next call throws again.
+    // `wanted` does not advance past a failed step, so the next call throws again.
     if (slot.failure) std::rethrow_exception(slot.failure);
     ++wanted;
     return slot.batch;
@@ -303,7 +304,7 @@ const Batch& Loader::next() { return state_->next(); }
 bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
   const State::Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
-  // If there is only one slot, the batch that the caller still has makes it ready, too.
+  // With a single slot, is_ready may be set for the batch that the caller still holds.
   return state_->wanted < state_->end && state_->claimed > state_->wanted * state_->pieces &&
          slot.is_ready && state_->slots.size() > 1;
 }

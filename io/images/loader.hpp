@@ -1,12 +1,13 @@
 // Prepares batches ahead of time: threads decode, augment and normalise while the network computes.
 // If a GPU augments and normalises, batches are raw: bytes, and the crop of every image.
 //
-// The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank, or a
-// part of it. Its threads fill them in the order of the steps, several threads a step, next() hands
-// them out in that order, and the bits do not depend on the number of threads. An epoch begins with
-// start_epoch(), even if the last one was not read to its end, and has steps() batches, or parts()
-// times as many. If a thread throws, next() throws the same at that step. One thread calls
-// set_batch(), set_shares(), set_view(), start_epoch() and next().
+// The loader owns a ring of buffers that are allocated once. Each holds this rank's batch for one
+// step, or one part of it. Threads fill the buffers in the order of the steps, several threads per
+// step; next() hands them out in the same order. The bits do not depend on the number of threads.
+//
+// An epoch begins with start_epoch(), even if the previous one was not read to its end. It has
+// steps() x parts() batches. If a thread throws, next() throws the same exception at that step.
+// Only one thread may call set_batch(), set_shares(), set_view(), start_epoch() and next().
 #pragma once
 
 #include <cstddef>
@@ -27,14 +28,14 @@ struct LoaderOptions {
   std::size_t global_batch = 1;
   std::size_t rank = 0;
   std::size_t ranks = 1;
-  std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each is a Batch of its own
+  std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each part is one Batch
   Shares shares = {};             // of the ranks
-  std::size_t largest_batch = 0;  // the most samples that set_batch() will ask for; 0: as it is now
+  std::size_t largest_batch = 0;  // the most samples that set_batch() will need; 0: as now
   std::uint64_t seed = 0;         // of permutation and augmentation
   SampleOrder order = SampleOrder::shuffled;                     // in_order for evaluation
-  std::optional<AugmentationRule> augment = AugmentationRule{};  // none: no random change
+  std::optional<AugmentationRule> augment = AugmentationRule{};  // nullopt: no random change
   std::size_t threads = 1;                                       // at least 1
-  std::size_t buffers = 0;  // 0: two more than threads can be busy with at once
+  std::size_t buffers = 0;  // 0: two more than the threads can fill at once
   bool is_raw = false;      // Batch::bytes and crops instead of images
   // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
@@ -51,7 +52,7 @@ struct Batch {
   std::size_t global_samples = 0;        // of all ranks, in all parts
   std::size_t step = 0;                  // within the epoch
   std::size_t part = 0;                  // of the step
-  // Image k of this batch is number first_image + k image_stride of the step's images of all ranks.
+  // Image k of this batch is image first_image + k * image_stride of the step, over all ranks.
   std::size_t first_image = 0, image_stride = 1;
 };
 
@@ -59,7 +60,7 @@ class Loader {
  public:
   // `source` must outlive the loader. No epoch is started yet.
   Loader(const ImageSource& source, const LoaderOptions& options);
-  ~Loader();  // stops and joins the threads, also in the middle of an epoch
+  ~Loader();  // stops and joins the threads, even in the middle of an epoch
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
@@ -68,24 +69,25 @@ class Loader {
   // The most samples that a batch of this rank has; set_batch() changes it.
   [[nodiscard]] std::size_t largest_batch() const;
 
-  // Between epochs: the next ones have steps of this size. A part must not be larger than
+  // Sets the batch size of the next epochs; call it between epochs. A part must not be larger than
   // LoaderOptions::largest_batch.
   void set_batch(std::size_t global_batch, std::size_t parts);
 
-  // Divides the batches after the one that next() returned last in this way; that one becomes
-  // invalid. Threads may have filled some of them, which are filled again. Allocates memory if a
-  // batch is larger than any before.
+  // Changes the shares, from the batch after the one that next() returned last; that one becomes
+  // invalid. Batches that threads have already filled are filled again. Allocates memory if a batch
+  // is larger than any before.
   void set_shares(const Shares& shares);
 
-  // Between epochs: every image of the next ones is augmented in this way, if augment is off.
+  // Sets the augmentation of every image in the next epochs, if options.augment is nullopt; call it
+  // between epochs.
   void set_view(const Augmentation& view);
 
-  // Threads begin with the epoch's first batches. The batch that next() returned last becomes
-  // invalid. A resumed epoch continues at first_step; next() returns that step first.
+  // Starts an epoch: threads begin with its first batches. The batch that next() returned last
+  // becomes invalid. In a resumed epoch next() returns first_step first.
   void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
 
-  // The next step's batch, valid until the following next() or start_epoch(). Call it steps() times
-  // an epoch (less first_step), or parts() times as often. Waits if the threads are not ready.
+  // Returns the next batch, valid until the following next() or start_epoch(). Call it steps() x
+  // parts() times per epoch, fewer by first_step x parts(). Waits if the threads are not ready.
   const Batch& next();
   // Whether next() would return at once.
   [[nodiscard]] bool is_ready() const;

@@ -26,7 +26,7 @@ struct Job {
   char message[256] = {};
 };
 
-// libpng must not come back from it.
+// libpng's error callback. It must not return.
 [[noreturn]] void leave(png_structp reader, png_const_charp why) {
   auto* job = static_cast<Job*>(png_get_error_ptr(reader));
   std::snprintf(job->message, sizeof job->message, "%s", why);
@@ -42,14 +42,14 @@ void give_bytes(png_structp reader, png_bytep target, std::size_t count) {
   job->at += count;
 }
 
-// Nothing with a destructor lives here, because libpng jumps out of it. False where it did.
+// Holds no object with a destructor, because libpng jumps out of it; returns false if it has.
 bool run(Job& job, png_structp reader, png_infop info) {
   if (setjmp(png_jmpbuf(reader)) != 0) return false;
   png_set_read_fn(reader, &job, give_bytes);
   png_set_user_limits(reader, job.header.width, job.header.height);
   png_set_chunk_cache_max(reader, 128);
   png_set_chunk_malloc_max(reader, 1 << 20);
-  // What is not needed for the pixels is not unpacked: profiles, texts, ...
+  // Do not unpack what the pixels do not need: profiles, texts, ...
   png_set_keep_unknown_chunks(reader, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(reader, info);
   const std::uint32_t width = png_get_image_width(reader, info);
@@ -61,7 +61,7 @@ bool run(Job& job, png_structp reader, png_infop info) {
   png_set_expand(reader);  // palettes and 1, 2, 4 bits to 8 bits, a transparent colour to alpha
   png_set_strip_16(reader);
   png_set_gray_to_rgb(reader);
-  png_set_filler(reader, 0xFF, PNG_FILLER_AFTER);  // where there is no alpha
+  png_set_filler(reader, 0xFF, PNG_FILLER_AFTER);  // if there is no alpha
   const int passes = png_set_interlace_handling(reader);
   png_read_update_info(reader, info);
   const std::size_t row_bytes = std::size_t{4} * width;
@@ -89,8 +89,8 @@ bool run(Job& job, png_structp reader, png_infop info) {
       job.sink.take_row(box, y, job.whole.data() + row_bytes * y);
     }
   }
-  // All pixels are there, and their checksums are right. What follows them says nothing about them,
-  // and need not be there (see with_last_checksum).
+  // All pixels are there and their checksums are correct. The rest of the file does not affect them
+  // and may be missing (see with_last_checksum).
   return true;
 }
 
@@ -100,8 +100,8 @@ std::uint32_t long_word(std::span<const std::uint8_t> bytes, std::size_t at) {
          static_cast<std::uint32_t>(bytes[at + 2]) << 8 | bytes[at + 3];
 }
 
-// A file that ends within the checksum of an IDAT chunk has all its pixels, if this is the last
-// such chunk: a copy with the checksum. Empty for any other file.
+// A file that ends within the checksum of its last IDAT chunk has all its pixels. Returns a copy of
+// that file with the checksum; empty for any other file.
 std::vector<std::uint8_t> with_last_checksum(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kFirst = 8;
   for (std::uint64_t at = kFirst; at + 8 <= bytes.size();) {
@@ -121,7 +121,7 @@ std::vector<std::uint8_t> with_last_checksum(std::span<const std::uint8_t> bytes
 
 }  // namespace
 
-// The first chunk, and those up to the pixels for what they say about transparency and animation.
+// Reads the first chunk, and for transparency and animation the chunks up to the pixels.
 std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
                                        std::uint64_t file_bytes) {
   const auto more = [&](std::uint64_t needed) -> std::optional<ImageHeader> {

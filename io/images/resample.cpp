@@ -17,7 +17,7 @@ std::uint8_t to_byte(std::int32_t sum) {
 
 }  // namespace
 
-// The arithmetic, its order included, is Pillow's (libImaging/Resample.c), in double.
+// The arithmetic and its order are Pillow's (libImaging/Resample.c), in double.
 void Resampler::Axis::plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin,
                            std::uint32_t count) {
   const double scale = static_cast<double>(input) / size;
@@ -37,7 +37,8 @@ void Resampler::Axis::plan(std::uint32_t input, std::uint32_t size, std::uint32_
       scratch[static_cast<std::size_t>(x - low)] = w;
       sum += w;
     }
-    // The first tap moves back where the last ones would lie outside; their weight is 0.
+    // If the last taps would lie outside, the first one moves back; the taps that this adds have
+    // weight 0.
     const int start = std::min(low, static_cast<int>(input - taps));
     first[i] = static_cast<std::uint32_t>(start);
     for (int x = low; x < high; ++x) {
@@ -58,7 +59,7 @@ void Resampler::prepare(const Resampling& what) {
   narrow_.resize(std::size_t{kColours} * what.cut.width * (bottom_ - top_));
 }
 
-// Columns: from four bytes a pixel to planes.
+// Scales the columns, from four bytes per pixel to planes.
 void Resampler::take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) {
   const PixelBox& source = what_.source;
   DP_ASSERT(source.x >= box.x && source.x + source.width <= box.x + box.width,

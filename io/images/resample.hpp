@@ -1,9 +1,9 @@
 // Scales a part of an image to the network's size: bilinear, with antialiasing when it shrinks, as
-// Pillow and torchvision do. The bits are those of Pillow's resize() with BILINEAR.
+// Pillow and torchvision do. The result equals Pillow's resize() with BILINEAR bit for bit.
 //
 // Each output pixel is a weighted mean of the input pixels under a triangle, which is two input
-// pixels wide when the image grows and two output pixels wide when it shrinks. First columns, then
-// rows; weights have 22 binary digits, and the values between the two are bytes.
+// pixels wide when the image grows and two output pixels wide when it shrinks. Columns are scaled
+// first, then rows. Weights have 22 binary digits; the values in between are rounded to bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct Resampling {
   PixelBox cut;                         // ... of which this part is made
 };
 
-// Keeps its memory from image to image: the scaled columns of the rows that are needed, and no
+// Keeps its memory from image to image: the scaled columns of the rows that are needed, never a
 // whole image.
 class Resampler final : public RowSink {
  public:
-  // An image is scaled by prepare(), take_row() for all rows of what.source (others are passed
-  // over), and finish(), which writes cut.width x cut.height pixels to `planar`, one channel behind
-  // the other.
+  // To scale an image, call prepare(), then take_row() for all rows of what.source (it ignores
+  // others), then finish(), which writes cut.width x cut.height pixels to `planar`, one channel
+  // after the other.
   void prepare(const Resampling& what);
   void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override;
   void finish(std::span<std::uint8_t> planar);
 
-  // All of this for an image in memory. `source` must lie in image.box.
+  // Does all of this for an image in memory. what.source must lie in image.box.
   void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
 
  private:
@@ -42,7 +42,7 @@ class Resampler final : public RowSink {
     std::vector<std::uint32_t> first;
     std::vector<std::int32_t> weight;
     std::vector<double> scratch;
-    // Computes taps and weights for `count` outputs from number `begin` on, of `size` in all.
+    // Computes taps and weights for outputs `begin` to `begin + count - 1` of `size`.
     void plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin, std::uint32_t count);
   };
 

@@ -1,4 +1,4 @@
-// Divides work among threads for the time of a call.
+// Divides work among threads for the duration of a call.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace dp {
 
-// Runs f(begin, end) for pieces of [0, count) on `threads` threads (at least 1) and waits. Of
-// several exceptions that of the earliest piece is thrown, so that the number of threads does not
-// show; pieces after a failed one may be left out.
+// Runs f(begin, end) for pieces of [0, count) on `threads` threads (at least 1) and waits. If
+// several pieces throw, the earliest piece's exception is rethrown, so the result does not depend
+// on the number of threads. Pieces after a failed one may be skipped.
 template <class F>
 void run_in_parts(std::size_t count, std::size_t threads, std::size_t piece, F f) {
   const std::size_t pieces = (count + piece - 1) / piece;

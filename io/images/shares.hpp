@@ -1,13 +1,16 @@
 // How the ranks divide the images of a step (--shares).
 //
-// Even shares are interleaved: rank r of P takes images r, r + P, r + 2 P, ... of a step, so that
-// the ranks' counts differ by at most one. Uneven shares are blocks: with the weights w, rank r
-// takes the images from floor(L (w_0 + ... + w_{r-1}) / W) up to the next rank's first one, where L
-// is the number of images in the step and W is the sum of the weights. A step of W images is thus
-// divided exactly by the weights, and every division is exact arithmetic: the same on all machines.
+// Even shares are interleaved: rank r of P takes images r, r + P, r + 2 P, ... of a step, so the
+// ranks' counts differ by at most one.
 //
-// A rank computes its share in `parts` (gradient accumulation). Even: part j holds the images that
-// rank j P + r of P x parts ranks would have. Uneven: the block is divided evenly, in order.
+// Uneven shares are blocks. With weights w, rank r's block begins at image floor(L (w_0 + ... +
+// w_{r-1}) / W) and ends where the next rank's block begins. L is the number of images in the step,
+// W the sum of the weights. A step of W images is thus divided exactly by the weights. The
+// arithmetic is exact, so all machines get the same division.
+//
+// A rank computes its share in `parts` (gradient accumulation). Even shares: part j holds the
+// images that rank j P + r of P x parts ranks would have. Uneven shares: the block is divided
+// evenly, in order.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +32,14 @@ class Shares {
   static constexpr std::uint64_t kMostWeight = 1'000'000'000;
 
   Shares() = default;  // even, for any number of ranks
-  // A weight for each rank, of which the largest is in 1 to kMostWeight. Equal weights are even
+  // One weight for each rank; the largest must be in 1 to kMostWeight. Equal weights mean even
   // shares.
   explicit Shares(std::vector<std::uint64_t> weights);
 
   [[nodiscard]] bool is_even() const { return weights_.empty(); }
   // Empty if even.
   [[nodiscard]] std::span<const std::uint64_t> weights() const { return weights_; }
-  // By how much a rank counts in a mean over ranks: its weight, or 1.
+  // The rank's weight in a mean over ranks; 1 if shares are even.
   [[nodiscard]] std::uint64_t weight(std::size_t rank) const {
     return is_even() ? 1 : weights_[rank];
   }

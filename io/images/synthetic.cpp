@@ -26,7 +26,7 @@ struct Colour {
   float c[kColours];
 };
 
-// Consecutive draws from one image's random function.
+// Draws consecutive values from one image's random function.
 class Draws {
  public:
   explicit Draws(const CounterRng& rng) : rng_(rng) {}
@@ -68,7 +68,7 @@ float triangle_wave(float t) {  // period 1, between -1 and 1
 // Signed distance to a box of half sides a and b: negative inside, in pixels.
 float box(Point p, float a, float b) { return std::max(std::abs(p.x) - a, std::abs(p.y) - b); }
 
-// What is drawn: the motif with its place, size and angle.
+// A motif with its place, size and angle.
 struct Figure {
   Motif motif;
   Point centre;
@@ -78,7 +78,7 @@ struct Figure {
   float period;     // textures, in pixels
   float phase_x, phase_y;
 
-  // How much of the pixel at (x, y) the figure covers, 0 to 1, edges one pixel wide.
+  // The fraction of the pixel at (x, y) that the figure covers; edges are one pixel wide.
   [[nodiscard]] float coverage(float x, float y) const {
     const float dx = x - centre.x, dy = y - centre.y;
     const Point p{dx * axis.x + dy * axis.y, dy * axis.x - dx * axis.y};
@@ -86,7 +86,8 @@ struct Figure {
     const auto edge = [](float d) { return std::clamp(0.5f - d, 0.0f, 1.0f); };
     const float u = p.x / period + phase_x, v = p.y / period + phase_y;
     const auto textured = [&](float wave) {
-      // The slope of a triangle wave is 4 / period per pixel: edges stay one pixel wide.
+      // A triangle wave has a slope of 4 / period per pixel. Dividing by it keeps edges one pixel
+      // wide.
       return edge(-wave * period / 4) * edge((distance - radius) / 3);
     };
     switch (motif) {
@@ -117,7 +118,7 @@ struct Figure {
   }
 };
 
-// Classes that differ only by the angle have a gap between their angles.
+// Draws an angle. Classes that differ only by the angle have a gap between their angles.
 float draw_angle(Motif motif, Draws& draw) {
   const float sign = draw.chance(0.5f) ? 1.0f : -1.0f;
   switch (motif) {
@@ -235,8 +236,8 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   const Colour ground = draw.colour(30, 150);
   paint_ground(canvas, ground, draw);
 
-  // The change of colour has a random direction, more often to the bright side, and a drawn length,
-  // so faint figures occur.
+  // The figure changes the ground's colour in a random direction, more often to the bright side, by
+  // a drawn amount, so some figures are faint.
   Colour change = draw.colour(-0.4f, 1);
   const float length =
       std::sqrt(change.c[0] * change.c[0] + change.c[1] * change.c[1] + change.c[2] * change.c[2]) +
@@ -245,7 +246,7 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   for (float& c : change.c) c *= contrast / length;
 
   const int patches = draw.below(4);
-  const int before = draw.below(patches + 1);  // these lie behind the figure
+  const int before = draw.below(patches + 1);  // patches behind the figure
   for (int i = 0; i < before; ++i) paint_patch(canvas, draw);
   paint_figure(canvas, draw_figure(static_cast<Motif>(label), draw), change);
   for (int i = before; i < patches; ++i) paint_patch(canvas, draw);

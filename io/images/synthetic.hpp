@@ -1,13 +1,14 @@
-// The built-in data set: ten classes of drawn shapes and textures, 32x32, in colour and noise.
+// The built-in data set: ten classes of drawn shapes and textures, 32x32 pixels, in colour, with
+// noise.
 //
 // Six shapes (disc, ring, square, diamond, triangle, cross) and four textures (flat stripes, steep
 // stripes, checker, dots) at random places, sizes and angles, in random colours on a random ground,
-// partly hidden and noisy. Disc and ring, square and diamond, the two stripes, checker and dots are
-// close on purpose. No class changes under a horizontal flip. Colours carry no label, so a linear
-// classifier is poor. Classes are balanced: image i shows class i mod 10.
+// partly hidden and noisy. Some classes resemble each other on purpose: disc and ring, square and
+// diamond, the two stripes, checker and dots. A horizontal flip changes no class. Colours carry no
+// label, so a linear classifier is poor. Classes are balanced: image i shows class i mod 10.
 //
 // Image i of a split is a pure function of (seed, split, i) that uses only +, -, *, / and square
-// roots, so that every machine draws the same bytes.
+// roots, so every machine draws the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ inline constexpr std::size_t kSyntheticTest = 2'000;
 inline constexpr std::size_t kSyntheticClasses = 10;
 inline constexpr ImageShape kSyntheticShape{.height = 32, .width = 32};
 
-// Other values would make other images of the same seed.
+// The values are part of the random key: other values would draw other images.
 enum class Split : std::uint64_t { train = 0, test = 1 };
 
 [[nodiscard]] std::vector<std::string> synthetic_class_names();

@@ -14,7 +14,7 @@
 namespace dp {
 namespace {
 
-// An option of the run from /config; 0 if it is not set.
+// The number in an attribute of /config; 0 if the option was not set.
 std::size_t number_of(hid_t config, const std::string& name) {
   const std::string text = read_text_attribute(config, name);
   std::size_t number = 0;
@@ -22,7 +22,7 @@ std::size_t number_of(hid_t config, const std::string& name) {
   return number;
 }
 
-// Reads some columns of a table into structs; nothing if there is no such table or column.
+// Reads columns of a table into structs. Returns no rows if the table or a column is missing.
 template <class Row>
 std::vector<Row> read_columns(
     hid_t file, std::uint64_t file_bytes, const std::string& name,
@@ -49,8 +49,8 @@ std::vector<Row> read_columns(
   return rows;
 }
 
-// Each change has a row for every rank, in order. Empty if the run has had other numbers of ranks,
-// too.
+// Each change has a row for every rank, in order. Returns no changes if any change has another
+// number of ranks than `ranks`, because the run resumed with other ranks.
 std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_bytes,
                                                  std::size_t ranks) {
   struct Row {
@@ -80,8 +80,8 @@ std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_
   return changes;
 }
 
-// 0 for steps without any, such as those of a warm-up. Empty where a step is missing, or none has
-// any.
+// Steps without planned bits, such as a warm-up's, become 0. Returns an empty list if a step is
+// missing from the table or if no step has any.
 std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
   struct Row {
     std::int64_t step;
@@ -111,8 +111,8 @@ RunChoices read(const std::string& path) {
   const std::size_t ranks = read_whole_attribute(file.get(), "world_size");
   choices.batch_per_rank = number_of(config.get(), "batch-size");
   if (choices.batch_per_rank == 0) {
-    // The ranks' parts differ by at most one image; rank 0 has the larger one.
-    // Logs of earlier versions know no parts.
+    // The ranks' parts differ by at most one image; rank 0 has the larger one. Logs of earlier
+    // versions do not record the number of parts.
     const bool has_parts = H5Aexists(config.get(), "accumulate") > 0;
     const std::size_t parts = has_parts ? number_of(config.get(), "accumulate") : 1;
     const std::size_t batch = number_of(config.get(), "global-batch");

@@ -1,6 +1,6 @@
-// What a run chose by measurement, and what kind of run it was. Both are read from its log
-// (run_log.hpp), finished or not, so that another run can check that they fit it and choose the
-// same.
+// The choices that a run made by measurement, and the kind of run that it was. They are read from
+// its log (run_log.hpp), finished or not, so that another run can check that they fit it and repeat
+// them.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +13,29 @@ namespace dp {
 
 struct RunChoices {
   std::string model, precision;
-  std::string device;  // of rank 0, as Device::description() puts it
+  std::string device;  // rank 0's Device::description()
   std::size_t batch_per_rank = 0;
   std::string algorithms;     // Tuning::export_text()
   std::string exchange_path;  // "device" or "host"; empty without a GPU
   std::size_t bucket_bytes = 0;
-  // The planned bits a value of each step, from the first one on, where the log has them all
-  // (--log-steps 1), 0 where a step has none: what a rate that followed the link has decided by
-  // measurement.
+  // The planned bits per value of each step, from the first step on; 0 if a step has none. They
+  // record what a rate that followed the link chose. Empty unless the log has every step
+  // (--log-steps 1).
   std::vector<double> planned_bits;
-  // The steps between two exchanges of each epoch, joined by commas, where they were chosen.
+  // The number of steps between two exchanges, for each epoch, joined by commas. Empty if it was
+  // not chosen by measurement.
   std::string round_steps;
-  // How much of each bucket a rank owns (comm/topologies/owner_weights.hpp), as text; empty: all
-  // own as much. Nothing if the log does not say.
+  // The fraction of each bucket that each rank owns (comm/topologies/owner_weights.hpp), as text.
+  // Empty: all ranks own the same; nullopt: the log does not say.
   std::optional<std::string> owner_weights;
-  // The changes of shares, where they were chosen: the first step, from 0, and the images of each
-  // rank. Empty if the log tells of none, not even the first shares.
+  // The changes of shares, if they were chosen by measurement: the first step, from 0, and the
+  // images of each rank. Empty if the log has no rows of shares, not even the first ones.
   struct ShareChange {
     std::uint64_t step = 0;
     std::vector<std::uint64_t> weights = {};
   };
   std::vector<ShareChange> shares;
-  // What --compress auto does where it is not told, if that is known.
+  // Whether --compress auto sends velocities by default, if known.
   std::optional<bool> auto_sends_velocities;
 };
 

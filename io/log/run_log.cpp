@@ -1,3 +1,6 @@
+// Outline: RunLog::State holds the contents in memory and a LogFile that saves them. create() makes
+// the file at once; resume() restores the contents from a checkpoint's bytes, makes room under the
+// log's name if another file has it, and leaves writing to the first save().
 #include "io/log/run_log.hpp"
 
 #include <fmt/format.h>
@@ -45,7 +48,7 @@ double start_of(const RunInfo& info) {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// What tells a run's own log from those of other runs.
+// An identifier by which a run recognises its own log.
 std::string new_run_id() {
   std::random_device source;
   return fmt::format("{:08x}{:08x}", source(), source());
@@ -61,14 +64,14 @@ std::string fresh_stem() {
   return {stem, length};
 }
 
-// Makes the empty file and returns its path, which is a new name for "auto".
+// Creates the empty file and returns its path, which is a new name for "auto".
 std::string create_log_file(const std::string& path) {
   if (path == "auto") return create_fresh_file(Setting{"log"}, fresh_stem(), "h5");
   create_new_file(Setting{"log"}, path);
   return path;
 }
 
-// Attributes that a run that goes on sets anew.
+// Sets the attributes that every session of a run writes.
 void set_attributes(LogContents& contents, const RunInfo& info, const std::string& path) {
   LogGroup& root = contents.group("");
   root.set("format_version", kLogFormatVersion);
@@ -114,7 +117,8 @@ void check_log_path(const std::string& path) {
 struct RunLog::State {
   LogFile file;
   LogContents contents;
-  // By list, where the values of the last set_list() are: rows are given these indices.
+  // For each list, the index in the file of each value of the last set_list(). Rows are written
+  // with these indices.
   std::array<std::vector<std::size_t>, kLists.size()> index_of;
   bool is_closed = false;
 
@@ -137,7 +141,7 @@ struct RunLog::State {
 
   // ---- what is in the log
 
-  // The values that a list had before stay, because rows refer to them.
+  // Values that the list had before stay in it, because earlier rows refer to them.
   void set_list(std::size_t list, std::span<const std::string> values) {
     const std::string name(kLists[list]);
     LogGroup& root = contents.group("");
@@ -264,14 +268,14 @@ RunLog RunLog::resume(const std::string& path, std::span<const std::byte> image,
   const std::optional<LogContents> there = read_run_log(own_path);
   const bool is_own = there && is_same_run(*there, *contents);
   if (is_own) {
-    ::unlink((own_path + ".part").c_str());  // of a process that was killed
+    ::unlink((own_path + ".part").c_str());  // left behind by a killed process
   } else if (struct stat ignored{}; ::lstat(own_path.c_str(), &ignored) == 0) {
     if (!image.empty() && !is_same_file(own_path, earlier_path)) {
       throw_file_exists(Setting{"log"}, own_path);
     }
     try {
       static_cast<void>(move_aside(Setting{"log"}, own_path));
-    } catch (const Error&) {  // save() says that another file has the name
+    } catch (const Error&) {  // save() will report that another file has the name
     }
   }
   put_back(*contents, info);

@@ -7,7 +7,7 @@
 namespace dp {
 namespace {
 
-// Leaves out the rows of a table whose `column` is `first` or more.
+// Drops the rows of a table whose `column` is `first` or more.
 void cut(LogTable& table, const char* column, std::int64_t first) {
   std::vector<std::byte> kept;
   for (std::size_t row = 0; row < table.count(); ++row) {
@@ -18,7 +18,7 @@ void cut(LogTable& table, const char* column, std::int64_t first) {
   table.rows = std::move(kept);
 }
 
-// Tables that an earlier dptrain did not write stay empty.
+// Adds, as empty tables, those that an earlier dptrain did not write.
 void add_later_tables(LogContents& log) {
   for (const std::size_t later : {LogTable::kTensors, LogTable::kShares}) {
     const auto place = log.tables.begin() + static_cast<std::ptrdiff_t>(later);
@@ -31,7 +31,7 @@ void add_later_tables(LogContents& log) {
 
 }  // namespace
 
-// A run's log; nothing if the bytes are none.
+// The log in the bytes; nullopt if they are no run log.
 std::optional<LogContents> read_run_log(std::span<const std::byte> bytes) {
   try {
     LogContents log = read_log_image(bytes, empty_log_tables());
@@ -54,14 +54,14 @@ std::optional<LogContents> read_run_log(const std::string& path) {
   }
 }
 
-// Puts the contents of a log back to where its run goes on.
+// Cuts the log's contents back to the point from which the run resumes.
 void put_back(LogContents& contents, const RunInfo& info) {
   for (const std::size_t table :
        {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets, LogTable::kTensors}) {
     cut(contents.tables[table], "epoch", info.first_epoch);
   }
-  // A change of shares is decided before its first step; if that step was not done, it is decided
-  // again or stays (/shares of the checkpoint), which its rows show.
+  // A change of shares that is decided after s steps applies from step s + 2 on, counted from 1.
+  // The checkpoint after first_step steps holds it, so its rows stay.
   cut(contents.tables[LogTable::kShares], "step", info.first_step + 3);
   if (contents.tables.size() > LogTable::kSteps) {
     cut(contents.tables[LogTable::kSteps], "step", info.first_step + 1);

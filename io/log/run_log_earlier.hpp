@@ -1,4 +1,4 @@
-// The log of a run that goes on: what its earlier sessions have written.
+// Reads the log of earlier sessions of a run that is resumed.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace dp {
 
-// The log that a file holds; nothing if it cannot be read, or is no run log of this format.
+// The log in a file; nullopt if it cannot be read or is not a run log of this format.
 [[nodiscard]] std::optional<LogContents> read_run_log(std::span<const std::byte> file);
 [[nodiscard]] std::optional<LogContents> read_run_log(const std::string& path);
 
-// Whether both are logs of one run.
+// Whether both are logs of the same run.
 [[nodiscard]] bool is_same_run(const LogContents& one, const LogContents& other);
 
-// Leaves out the rows of epochs from info.first_epoch on, and of steps after info.first_step.
+// Drops the rows of epochs from info.first_epoch on, and of steps after info.first_step.
 void put_back(LogContents& contents, const RunInfo& info);
 
 }  // namespace dp

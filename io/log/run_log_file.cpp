@@ -19,14 +19,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Saves that can wait take this share of the time at most.
+// Saves that can wait take at most this share of the time.
 constexpr double kSaveShare = 0.01, kLeastPauseS = 1.0;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Makes PATH.part, or PATH-2.part, ..., and sets `name` to it.
+// Creates PATH.part, or PATH-2.part, ..., and sets `name` to it.
 FileDescriptor open_part(const std::string& path, std::string& name) {
   constexpr int kMostNames = 100;
   name = path + ".part";
@@ -41,7 +41,7 @@ FileDescriptor open_part(const std::string& path, std::string& name) {
 }  // namespace
 
 LogFile::LogFile(std::string path, bool is_there) : path_(std::move(path)) {
-  if (is_there) file_ = open_file(path_, O_RDONLY);  // only to know it again
+  if (is_there) file_ = open_file(path_, O_RDONLY);  // only to recognise it later
 }
 
 bool LogFile::has_rows(const LogContents& contents) const {
@@ -73,7 +73,7 @@ void LogFile::save(const LogContents& contents, bool is_whole) {
   note_time();
 }
 
-// Whether all that has changed are rows for which the file has room.
+// Whether only rows have changed, and the file has room for the new ones.
 bool LogFile::has_places(const LogContents& contents) const {
   if (must_replace_ || !names_file(path_, file_)) return false;
   for (std::size_t t = 0; t < saved_.size(); ++t) {
@@ -85,10 +85,10 @@ bool LogFile::has_places(const LogContents& contents) const {
   return true;
 }
 
-// Nobody sees the rows before the tables' lengths are raised, which are eight bytes each and
+// Readers do not see the rows before the tables' lengths are raised. A length is eight bytes and is
 // written when the rows are on the disk. The length of the first table, the epochs, comes last, so
-// an epoch has its rows in the other tables. Returns false if there is no room, or if a write
-// fails.
+// that a visible epoch has its rows in the other tables. Returns false if there is no room or a
+// write fails.
 bool LogFile::add_in_place(const LogContents& contents) {
   if (!has_places(contents)) return false;
   try {

@@ -1,8 +1,8 @@
-// The file of a run log: puts what is in memory (run_log_image.hpp) on the disk.
+// Saves a run log's contents (run_log_image.hpp) to its file.
 //
-// save() has two ways. It writes a new file beside the log and renames it. Or, if the rows have
-// places in the file already, it writes them there, waits until they are on the disk, and then
-// raises the tables' lengths. Only the second way is cheap for a long log.
+// save() works in one of two ways. It writes a new file beside the log and renames it. Or, if the
+// file has room for the new rows, it writes them in place, waits until they are on the disk, and
+// then raises the tables' lengths. Only the second way is cheap for a long log.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,21 @@ namespace dp {
 
 class LogFile {
  public:
-  // Nothing is saved yet. With `is_there`, a file exists and is this log's alone; the first save
-  // replaces it. Without, the first save makes it, unless another file has the name by then. Throws
-  // Error(data).
+  // Saves nothing yet. If `is_there`, the file exists and belongs to this log, and the first save
+  // replaces it. Otherwise the first save creates it, unless another file has the name by then.
+  // Throws Error(data).
   LogFile(std::string path, bool is_there);
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // When the call returns, `contents` are on the disk. `is_whole` says that more has changed since
-  // the last save than that tables have new rows. Throws Error(data) with the system's reason; then
-  // the file is as it was, or has some of the new rows.
+  // When the call returns, `contents` are on the disk. Pass `is_whole` if anything besides new rows
+  // has changed since the last save. Throws Error(data) with the system's reason; the file is then
+  // unchanged or has some of the new rows.
   void save(const LogContents& contents, bool is_whole);
-  // Whether the file is known to have all rows.
+  // Whether the file is known to hold all rows.
   [[nodiscard]] bool has_rows(const LogContents& contents) const;
 
-  // Whether it is time for a save that can wait: such saves take less than 1 % of the time.
+  // Whether it is time for a save that can wait. These saves take less than 1 % of the time.
   [[nodiscard]] bool is_due() const;
 
  private:

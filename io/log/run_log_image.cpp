@@ -10,10 +10,10 @@ namespace dp {
 namespace {
 
 constexpr hsize_t kLeastChunkRows = 1'024;
-// The last chunk of a longer table has room for up to a quarter of its rows. So a file is laid out
-// anew only each time that a table has grown by about that much.
+// In a longer table the last chunk has room for up to a quarter of the table's rows. The file is
+// therefore laid out anew only each time that a table has grown by about a quarter.
 constexpr hsize_t kMostChunks = 4;
-constexpr std::size_t kMemoryStep = 1u << 20;  // by which HDF5 lets the image grow
+constexpr std::size_t kMemoryStep = 1u << 20;  // HDF5 grows the image in steps of this size
 
 hid_t native_type(LogType type) {
   switch (type) {
@@ -27,7 +27,7 @@ hid_t native_type(LogType type) {
   throw_error(ErrorKind::internal, "no HDF5 type for a column of type {}", static_cast<int>(type));
 }
 
-// The rows of LogTable as HDF5's type. With `of`, of a file's type, only its columns.
+// The HDF5 type of a LogTable's rows. If `of`, a file's type, is given: only the columns it has.
 H5Handle row_type(const LogTable& table, hid_t of = H5I_INVALID_HID) {
   H5Handle type(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, table.row_bytes())), H5Tclose);
   std::size_t offset = 0;
@@ -114,7 +114,7 @@ const LogGroup& LogContents::group(const std::string& name) const {
 
 LogImage::LogImage(const LogContents& contents) {
   const H5Handle access = in_memory(kMemoryStep);
-  // The name is no file's.
+  // The name is not a file's.
   file_ = {DP_CHECK_HDF5(H5Fcreate("run log", H5F_ACC_TRUNC, H5P_DEFAULT, access.get())), H5Fclose};
   for (const LogGroup& group : contents.groups) {
     if (!group.name.empty()) {
@@ -131,7 +131,7 @@ LogImage::LogImage(const LogContents& contents) {
   DP_CHECK_HDF5(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL));
   const ssize_t size = H5Fget_file_image(file_.get(), nullptr, 0);
   if (size < 0) throw_error(ErrorKind::data, "HDF5 has no image of the log");
-  // For files in memory the handle is the address of the pointer to their bytes.
+  // For a file in memory, the handle is the address of the pointer to its bytes.
   void* handle = nullptr;
   DP_CHECK_HDF5(H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle));
   bytes_ = {*static_cast<const std::byte* const*>(handle), static_cast<std::size_t>(size)};
@@ -161,9 +161,9 @@ void LogImage::write_table(const LogTable& table) {
                      .end = count > 0 ? ((count - 1) / chunk_rows + 1) * chunk_rows : 0});
 }
 
-// The length of a table is in its object header: blocks of messages, of which one kind says where
-// the next block is. The file format's specification calls that of the length the dataspace
-// message.
+// Finds the length of a table in its object header; returns 0 if it is not there. The header
+// consists of blocks of messages. A continuation message gives the place of the next block; the
+// dataspace message has the length.
 std::size_t find_length(std::span<const std::byte> file, std::size_t header, std::uint64_t count) {
   const auto number = [&](std::size_t at, std::size_t bytes) {
     std::uint64_t value = 0;

@@ -1,11 +1,10 @@
 // The run log's contents in memory, and the HDF5 file that holds them, as bytes.
 //
-// make_log_image() lets HDF5 lay the file out in memory, so no HDF5 call ever meets a full disk.
-// The bytes are a whole file. They have room for more rows: the last chunk of a table is as a rule
-// not full, and a reader looks at as many rows as the table's length says. A LogImage says where a
-// table's next rows and its length lie, so that a writer can put new rows into a file of these
-// bytes and then raise the length, which is eight bytes. All functions throw Error(data) if HDF5
-// fails.
+// LogImage lets HDF5 lay the file out in memory, so no HDF5 call ever meets a full disk. The bytes
+// are a complete file with room for more rows: the last chunk of a table is usually not full, and
+// readers look only at the rows within the table's length. A LogImage gives the places of a table's
+// next rows and of its length. A writer can therefore put new rows into a file of these bytes and
+// then raise the length, which is eight bytes. All functions throw Error(data) if HDF5 fails.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +29,7 @@ struct LogGroup {
   std::vector<std::pair<std::string, LogValue>> attributes;
 
   void set(const std::string& attribute, LogValue value);
-  // The value; null if there is none, or one of another type.
+  // The value; null if there is none or it has another type.
   template <class T>
   [[nodiscard]] const T* get(const std::string& attribute) const {
     const LogValue* value = find(attribute);
@@ -43,7 +42,7 @@ struct LogGroup {
 
 // A table's rows as they are in the file: eight bytes per column, without gaps.
 struct LogTable {
-  // Where tables are in LogContents; there may be no table of steps.
+  // Indices of the tables in LogContents. There may be no table of steps.
   enum : std::size_t { kEpochs, kRanks, kBuckets, kSessions, kTensors, kShares, kSteps };
 
   std::string name;
@@ -52,9 +51,9 @@ struct LogTable {
 
   [[nodiscard]] std::size_t row_bytes() const { return 8 * fields.size(); }
   [[nodiscard]] std::size_t count() const { return rows.size() / row_bytes(); }
-  // Adds a row that is in memory as a struct.
+  // Appends a row, given as its struct.
   void append(const void* row);
-  // The value of a column of whole numbers, which must exist.
+  // A value of a column of whole numbers. The column must exist.
   [[nodiscard]] std::int64_t whole_number(std::size_t row, const std::string& column) const;
 };
 
@@ -72,12 +71,12 @@ struct LogContents {
 
 class LogImage {
  public:
-  // Where a table lies in the bytes. Both are 0 if the table has no rows, or if its length was not
-  // found where HDF5's file format puts it.
+  // A table's place in the bytes. length_at and rows_at are 0 if the table has no rows, or if its
+  // length is not where HDF5's file format puts it.
   struct Place {
     std::size_t length_at = 0;  // the number of rows, as a little-endian integer of eight bytes
-    std::size_t rows_at = 0;    // where row `first` would be
-    std::size_t first = 0, end = 0;  // the rows that the last chunk has room for
+    std::size_t rows_at = 0;    // the offset of row `first`
+    std::size_t first = 0, end = 0;  // the range of rows in the last chunk
   };
 
   explicit LogImage(const LogContents& contents);
@@ -97,8 +96,8 @@ class LogImage {
   std::vector<Place> places_;
 };
 
-// The contents of a log's file. Tables that `tables` does not name are left out; columns that the
-// file does not have are 0. Throws Error(data) if it is not a run log of this format.
+// Reads the contents of a log's file. Reads only the tables that `tables` names; columns that the
+// file lacks are 0. Throws Error(data) if the file is not a run log of this format.
 [[nodiscard]] LogContents read_log_image(std::span<const std::byte> file,
                                          std::vector<LogTable> tables);
 

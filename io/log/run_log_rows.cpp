@@ -23,7 +23,7 @@ std::size_t offset_of(T Row::*member) {
                                   reinterpret_cast<const char*>(&row));
 }
 
-// One column, or those of a nested struct as if they were the row's own.
+// One column, or the columns of a nested struct, which become columns of the row.
 template <class Row>
 struct Columns {
   template <class T>
@@ -72,7 +72,7 @@ const std::vector<LogField>& times_and_bytes() {
   return fields;
 }
 
-// The last three were added later and stand at the end of a row.
+// The last three columns were added later, so files have them near the end of a row.
 std::span<const LogField> first_times() { return std::span(times_and_bytes()).first(17); }
 std::span<const LogField> later_times() { return std::span(times_and_bytes()).subspan(17); }
 

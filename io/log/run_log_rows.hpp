@@ -1,10 +1,10 @@
 // The rows of the run log's tables.
 //
-// Each row is a plain struct. Its columns (name, unit, place, type) are listed once in
+// Each row is a plain struct. Its columns (name, unit, place, type) are listed once, in
 // run_log_rows.cpp, in the order of the file; new columns are added at the end of a list. Times are
-// in seconds, bytes are those handed to MPI, accuracies are fractions. The parts of an epoch's or a
-// step's time add up to it exactly. A value that was not measured is NaN, which is the default of
-// every field that may stay unmeasured.
+// in seconds, bytes are the bytes handed to MPI, accuracies are fractions. The parts of an epoch's
+// or a step's time add up to it exactly. A value that was not measured is NaN, which is the default
+// of every field that may stay unmeasured.
 #pragma once
 
 #include <cstddef>
@@ -27,25 +27,25 @@ struct LogField {
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// Where an epoch's time went, and how many bytes were sent. In /epochs times are means and bytes
-// are sums over ranks; in /ranks both are the rank's own.
+// The parts of an epoch's time, and the bytes. In /epochs, times are means over ranks and bytes are
+// sums over ranks; in /ranks both are the rank's own.
 struct TimesAndBytes {
   double epoch_s = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, compute_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0, comm_s = 0, exposed_comm_s = 0;
   double other_s = 0, eval_s = 0, checkpoint_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
-  // All bytes that are not gradients: running statistics, hashes, sums of losses, rows of this log,
-  // liveness notices. Only the sample of the delivered sums' error is counted by itself, in
+  // All sent bytes that are not gradients: running statistics, hashes, sums of losses, rows of this
+  // log, liveness notices. Only the sample for the delivered sums' error is counted elsewhere, in
   // EpochRow::sample_bytes.
   std::int64_t control_bytes = 0;
-  // With batch normalisation over the images of all ranks: how long layers waited for the others'
-  // statistics, which is part of exposed_comm_s, and the bytes of these, which are not part of
-  // sent_bytes.
+  // With batch normalisation over the images of all ranks: how long layers waited for other ranks'
+  // statistics (part of exposed_comm_s), and the bytes of these statistics (not part of
+  // sent_bytes).
   double statistics_s = 0;
   std::int64_t statistics_bytes = 0;
 };
 
-// For /epochs, from those of each rank: the mean of columns in seconds, the sum of the others.
+// A row's values for /epochs from the ranks' values: columns in seconds are means, others are sums.
 [[nodiscard]] TimesAndBytes over_ranks(std::span<const TimesAndBytes> ranks);
 
 struct EpochRow {
@@ -57,15 +57,15 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
-  // How far the sums of one step were from the exact sums, on a sample, and the bytes that the
-  // sample took (not part of sent_bytes).
+  // The relative error of one step's sums against the exact sums, on a sample, and the bytes that
+  // the sample took (not part of sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
-  // In the same step, the share of the sampled values that lie beyond their codec's scale.
+  // In the same step, the fraction of sampled values beyond the largest that their codec can send.
   double saturation = kNotMeasured;
-  std::int64_t exchanges = 0;  // of gradients, one a step, or one a round
-  // The bytes that the ranks have sent since the last row, including headers of TCP, IP and
-  // Ethernet and acknowledgements: measured on TCP connections, otherwise computed from the
+  std::int64_t exchanges = 0;  // of gradients: one per step or per round
+  // The bytes that the ranks have sent since the last row, including acknowledgements and the
+  // headers of TCP, IP and Ethernet. Measured on TCP connections, otherwise computed from the
   // messages (attribute wire_bytes_are).
   double wire_bytes = kNotMeasured;
 };
@@ -84,20 +84,20 @@ struct BucketRow {
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
   double delivered_relative_error = kNotMeasured, saturation = kNotMeasured;  // as in EpochRow
-  // From a sample of encodes: the norm of the residual over that of the gradient, and the steps for
-  // which a residual waits.
+  // From a sample of encodes: the norm of the residual divided by the norm of the gradient, and the
+  // mean number of steps that a residual waits.
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
-// A tensor of which some exchange of the epoch has delivered nothing.
+// A tensor of which at least one exchange of the epoch delivered nothing.
 struct TensorRow {
   std::int64_t epoch = 0, tensor = 0, elements = 0;  // an index into the attribute tensor_names
-  // In exchanges: at the end of the epoch, since something of it was last delivered; and the most
-  // in a row that were over in this epoch or at its end.
+  // Numbers of exchanges. waiting: at the end of the epoch, since any part of the tensor was last
+  // delivered. longest_wait: the longest wait that ended in this epoch or lasts at its end.
   std::int64_t waiting = 0, longest_wait = 0;
 };
 
-// One run of the program that wrote into the log.
+// One session: a start of the program that wrote into the log.
 struct SessionRow {
   double start = 0;  // Unix time
   std::int64_t first_epoch = 0, first_step = 0, world_size = 0;
@@ -109,35 +109,36 @@ struct StepRow {
   double learning_rate = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, other_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
-  // Of codecs with a rate (ecq:bits=, ecq:error=, auto): bits a value, as planned and as sent on
-  // the way to the sum and of the sum; the quantiser's steps that were chosen after it; and of auto
-  // what rank 0's link carries and the bits that would hide.
+  // For codecs with a rate (ecq:bits=, ecq:error=, auto): bits per value as planned, as sent on the
+  // way to the sum, and as sent of the sum; the quantiser steps chosen for these two. For auto also
+  // rank 0's link rate, and the bits per value that its link would hide.
   double planned_bits = kNotMeasured, partial_bits = kNotMeasured, total_bits = kNotMeasured;
   double partial_step = kNotMeasured, total_step = kNotMeasured;
   double link_bytes_per_s = kNotMeasured, hidden_bits = kNotMeasured;
-  // Of rank 0's encodes, as measured last: the relative error, and the norm of the residual over
-  // that of the gradient; and what the guard multiplies the bits by where that is too large.
+  // The last measurement of rank 0's encodes: the relative error, and the norm of the residual
+  // divided by the norm of the gradient. If the latter is too large, the guard multiplies the bits
+  // by guard_factor.
   double relative_error = kNotMeasured, residual_growth = kNotMeasured;
   double guard_factor = kNotMeasured;
-  std::int64_t exchanged = 0;  // whether ranks exchanged in this step, or, in rounds, after it
-  // With auto: the least of the bits that would hide on the ranks' links. The next step's plan
+  std::int64_t exchanged = 0;  // 1 if ranks exchanged in this step or, in rounds, after it
+  // With auto: the smallest number of bits that some rank's link would hide. The next step's plan
   // follows it.
   double wished_bits = kNotMeasured;
-  // With auto: the bucket from which on rank 0's link has no time left, so that it limits
-  // hidden_bits.
+  // With auto: the first bucket for which rank 0's link has no time left. It limits hidden_bits.
   double binding_bucket = kNotMeasured;
 };
 
-// How many images a rank computes in each step from this one on (--shares), and why.
+// The images that a rank computes in each step from this one on (--shares), with the measurements
+// that led to them.
 struct ShareRow {
   std::int64_t step = 0, rank = 0, images = 0;  // steps count from 1, as in /steps
-  // As measured before it: what the rank's steps took without and with waiting for the others.
+  // Measured before: the time of the rank's steps without and with waiting for other ranks.
   double compute_s = kNotMeasured, step_s = kNotMeasured;
   // The model of the rank's computation: fixed_s + image_s x images.
   double fixed_s = kNotMeasured, image_s = kNotMeasured;
 };
 
-// The columns of a row type. It is specialised for the seven types above.
+// The columns of a row type. Specialised for the seven types above.
 template <class Row>
 [[nodiscard]] std::span<const LogField> log_fields();
 template <>

@@ -1,8 +1,10 @@
 // Outline: a remainder is carried through the bytes, eight at a time. The instruction has a latency
-// of three cycles and can begin one each cycle, so three parts of the bytes are computed at the
-// same time. A remainder over A then B is that of B, begun with 0, plus that of A moved on by B's
-// length; to move on by a fixed length is a linear map of 32 bits, which a table of four bytes
-// gives.
+// of three cycles and a throughput of one per cycle, so three parts of the input are computed at
+// the same time.
+//
+// The parts are joined as follows. The remainder over A then B is the remainder over B, started
+// with 0, plus the remainder over A advanced by B's length. Advancing by a fixed length is a linear
+// map of 32 bits, which a table for each of the four bytes gives.
 #include "kernels/base/crc32c.hpp"
 
 #include <array>
@@ -69,7 +71,7 @@ std::uint32_t by_tables(std::span<const std::byte> bytes) {
 // Bytes of one of the three parts, in long and in short messages.
 constexpr std::size_t kLong = 4096, kShort = 256;
 
-using Matrix = std::array<std::uint32_t, 32>;  // what becomes of each bit
+using Matrix = std::array<std::uint32_t, 32>;  // the image of each bit
 
 constexpr std::uint32_t times(const Matrix& matrix, std::uint32_t vector) {
   std::uint32_t sum = 0;

@@ -1,7 +1,7 @@
 // Errors and checks for the whole program.
 //
-// Everything that goes wrong is a dp::Error: a message of one sentence that says what, which value,
-// and what is allowed or what to do, and a kind that decides the program's exit code. DP_ASSERT is
+// Every failure is a dp::Error: a one-sentence message and a kind, which decides the program's exit
+// code. The message names the subject, the value, and what is allowed or what to do. DP_ASSERT is
 // for our own mistakes only: no user input may reach it.
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace dp {
 
-// What kind of thing failed; the value is the program's exit code.
+// The kind of failure; its value is the program's exit code.
 enum class ErrorKind : int {
   usage = 2,          // options, configuration
   data = 3,           // data sets, logs, checkpoints
   communication = 4,  // MPI, a silent or lost rank
   device = 5,         // no such device, out of device memory, unsupported precision
   internal = 70,      // a bug of ours
-  stopped = 75,       // no error: the run was asked to stop, and can be resumed
+  stopped = 75,       // not a failure: the run was asked to stop, and can be resumed
 };
 
 class Error : public std::runtime_error {
@@ -35,7 +35,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// Memory of a device, or of the host, does not suffice.
+// A device, or the host, has too little memory.
 class OutOfMemory : public Error {
  public:
   explicit OutOfMemory(const std::string& message) : Error(ErrorKind::device, message) {}
@@ -51,11 +51,11 @@ template <class... Args>
 [[noreturn]] void assertion_failed(const char* expression, const std::string& message,
                                    const char* file, int line);
 
-// The exit code for a value caught with catch (...): an Error's own, 70 for anything else; writes
-// the message into `message`. Call only inside a catch block.
+// The exit code for the exception being handled: an Error's own, 70 for anything else. Writes its
+// message into `message`. Call only inside a catch block.
 [[nodiscard]] int exit_code_of_current_exception(std::string& message);
 
-// Converts between integer types; throws Error(internal) where the value does not fit.
+// Converts between integer types. Throws Error(internal) if the value does not fit.
 template <std::integral To, std::integral From>
 [[nodiscard]] constexpr To checked_cast(From value) {
   if (!std::in_range<To>(value)) {
@@ -67,8 +67,8 @@ template <std::integral To, std::integral From>
 
 }  // namespace dp
 
-// DP_ASSERT(condition, "format {}", args...): an invariant of ours. The condition has no side
-// effects.
+// DP_ASSERT(condition, "format {}", args...): an invariant of ours. The condition must not have
+// side effects.
 #ifdef DP_NO_ASSERT
 #define DP_ASSERT(condition, ...) static_cast<void>(sizeof((condition) ? 1 : 0))
 #else

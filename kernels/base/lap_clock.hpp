@@ -1,4 +1,4 @@
-// A clock that divides time into parts without gaps.
+// A clock that divides time into consecutive parts without gaps.
 #pragma once
 
 #include <chrono>

@@ -7,10 +7,10 @@
 
 namespace dp {
 
-// 0 if it cannot be found out.
+// 0 if unknown.
 [[nodiscard]] pid_t parent_of(pid_t process);
 
-// The number that a text is, as in the variables of launchers; 0 if it is none.
+// Parses a whole number, as in a launcher's environment variables; 0 if `text` is not one.
 [[nodiscard]] int whole_number(std::string_view text);
 
 }  // namespace dp

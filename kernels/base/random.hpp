@@ -1,8 +1,8 @@
-// Random numbers from a counter: value = f(key, counter), no state to carry, share or save.
+// Random numbers from a counter: value = f(key, counter), with no state to carry, share or save.
 //
 // Every consumer derives its own key from the run's seed and a stream's name, and counts positions
-// (sample index, step, element). So results do not depend on threads, ranks or order of evaluation,
-// and a resumed run needs no generator state. Host and device give the same bits.
+// (sample index, step, element). Results therefore do not depend on threads, ranks or order of
+// evaluation, and a resumed run needs no generator state. Host and device give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ DP_HD constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What a stream of random numbers is used for. The values are part of what a seed means: add at the
-// end, never renumber.
+// The use of a stream of random numbers. The values are part of what a seed means: append, never
+// renumber.
 enum class RandomStream : std::uint64_t {
   weights = 1,
   permutation = 2,
@@ -50,10 +50,10 @@ class CounterRng {
   DP_HD constexpr double uniform(std::uint64_t position) const {
     return static_cast<double>(bits(position) >> 11) * 0x1.0p-53;
   }
-  // Uniform integer in [0, n), n from 1 to 2^32: beyond that the products overflow. The bias is
-  // below n / 2^64.
+  // Uniform integer in [0, n). n is 1 to 2^32: beyond that the products overflow. The bias is below
+  // n / 2^64.
   DP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint64_t position) const {
-    // Multiply-shift on the upper 32 bits twice keeps to 64-bit arithmetic on every compiler.
+    // Multiply-shift on both 32-bit halves, because not every compiler has 128-bit products.
     const std::uint64_t r = bits(position);
     const std::uint64_t high = (r >> 32) * n, low = (r & 0xFFFFFFFFu) * n;
     return (high + (low >> 32)) >> 32;

@@ -1,8 +1,8 @@
-// Errors about the settings that a user chose.
+// Errors about settings that the user chose.
 //
-// A library has names of its own for them ("codec", "timeout") and knows no program's options. So
-// its messages use these names, and the error says which settings it is about. The program puts its
-// options' names there (app/process/option_names.hpp).
+// A library has its own names for them ("codec", "timeout") and knows no program's options. Its
+// messages use these names, and the error records which settings it is about. The program replaces
+// them with its options' names (app/process/option_names.hpp).
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@
 
 namespace dp {
 
-// A library's name for a setting: "exact tensors". tests/check_option_names.py finds all of them.
+// A library's name for a setting, such as "exact tensors". tests/check_option_names.py finds all of
+// them.
 struct Setting {
   constexpr Setting() = default;
   constexpr explicit Setting(std::string_view literal) : word(literal) {}
@@ -21,14 +22,14 @@ struct Setting {
   std::string_view word = {};  // empty: none
 };
 
-// OutOfMemory (error.hpp) needs none of this: its remedies are always a smaller batch or model.
+// Not needed for OutOfMemory (error.hpp): its remedies are always a smaller batch or model.
 class SettingError : public Error {
  public:
-  // A value is refused: what() is "codec q7: unknown codec; known: none, fp16". A remedy is another
-  // setting that `why` ends with.
+  // A value is refused: what() is "codec q7: unknown codec; known: none, fp16". If `remedy` is set,
+  // `why` ends with the advice to change that setting.
   SettingError(Setting refused, std::string_view value, std::string_view why,
                ErrorKind kind = ErrorKind::usage, Setting remedy = {});
-  // Something fails, and the message ends with the advice to change a setting.
+  // An operation fails, and the message ends with the advice to change a setting.
   SettingError(ErrorKind kind, std::string_view message, Setting remedy);
 
   // The setting at the front of what(), if there is one.

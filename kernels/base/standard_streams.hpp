@@ -1,17 +1,17 @@
-// Descriptors 0 to 2: those of a process that was started without some of them (`program >&-`), and
-// whether all output was written.
+// Descriptors 0 to 2: opens them if the process was started without them (`program >&-`), and
+// checks that all output was written.
 #pragma once
 
 namespace dp {
 
-// Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise the next file, pipe or
-// socket that the process opens gets such a number, and messages end up in it. A descriptor opened
-// here fails as a closed one does: reading from 0 and writing to 1 and 2 gives EBADF. Programs call
-// it before anything else, a library before it opens its first descriptor. Never throws.
+// Opens the descriptors 0, 1 and 2 that are closed. Otherwise the next file, pipe or socket that
+// the process opens would get such a number, and messages would end up in it. A descriptor opened
+// here fails like a closed one: reading from 0 and writing to 1 and 2 gives EBADF. Programs call
+// this before anything else, a library before it opens its first descriptor. Never throws.
 void open_standard_streams() noexcept;
 
-// Throws Error(data) if not all that was printed has reached standard output. A reader that has
-// gone away (dptrain | head) is no error.
+// Throws Error(data) if part of the printed text has not reached standard output. A reader that has
+// gone away (dptrain | head) is not an error.
 void check_output();
 
 }  // namespace dp

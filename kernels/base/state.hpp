@@ -1,15 +1,14 @@
-// What a run is made of: everything that a run which goes on later must have again.
+// The state of a run: everything that a resumed run must have again.
 //
 // Every owner of state (parameters, running statistics, an optimiser, an exchange, the training
-// loop) has a method list_state(visitor) that tells each of its parts, always in the same order.
-// The replica hash and the test of restoring (tests/app/training/state_test.cpp) walk this one
-// list, as everything that saves a run must; what is not listed is not state, and is lost between
-// runs.
+// loop) has a method list_state(visitor) that lists each of its parts, always in the same order.
+// Everything that saves a run walks this one list, as do the replica hash and the test of restoring
+// (tests/app/training/state_test.cpp). Anything not listed is not state, and is lost between runs.
 //
-// A part is a block of memory whose size does not change within an epoch (StateBlock; at the start
-// of an epoch a warm-up may change codecs, so begin_epoch() comes before the list), or a text that
-// may have any length, such as the choices of algorithms (StateText). Names are unique in a run:
-// owners that exist several times put a prefix in front.
+// A part is either a StateBlock or a StateText. A block is memory whose size does not change within
+// an epoch. (At the start of an epoch a warm-up may change codecs, so call begin_epoch() before
+// listing.) A text may have any length; an example is the table of algorithm choices. Names are
+// unique within a run: an owner that exists several times adds a prefix.
 #pragma once
 
 #include <cstddef>
@@ -25,19 +24,19 @@
 
 namespace dp {
 
-enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the same build alone
-enum class StatePlace { host, device };     // device: to be read and written through Device alone
-enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
-// How a rank combines the parts of earlier ranks when a run resumes with another number of ranks.
-// How a rank combines the saved parts that it takes over: their sum (what is still to be sent),
-// their mean (statistics), or the first one (times). spread: every rank takes an equal share of the
-// sum over all parts (squares of noise, which add up).
+enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, readable by the same build only
+enum class StatePlace { host, device };     // device: access through Device only
+enum class StateShare { replicated, own };  // the same on all ranks, or per rank
+// How a rank combines the saved parts that it takes over when a run resumes with another number of
+// ranks: their sum (values still to be sent), their mean (statistics), or the first one (times).
+// spread: every rank takes an equal share of the sum over all parts (squares of noise, which add
+// up).
 enum class StateMerge { sum, mean, first, spread };
-// A block has one number for each value of the flat gradient, for each row of its tensors, or for
-// each tensor. none: tensors do not divide the block.
+// The unit of a block's numbers: one per value of the flat gradient, per row of its tensors, or per
+// tensor. none: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
-// The names of the model's parameters begin with it, in the order of the flat buffer.
+// Prefix of the names of the model's parameters, which are listed in the order of the flat buffer.
 inline constexpr std::string_view kParameterState = "parameters/";
 
 struct StateBlock {
@@ -48,7 +47,7 @@ struct StateBlock {
   StateShare share = StateShare::replicated;
   StateMerge merge = StateMerge::sum;
   StateGrain grain = StateGrain::none;
-  // If set, it is called instead, to add another rank's bytes to the block.
+  // If set, replaces `merge`: called to add another rank's bytes to the block.
   std::function<void(std::span<const std::byte> other)> add = {};
 };
 
@@ -65,7 +64,7 @@ class StateVisitor {
   virtual void block(const StateBlock& block) = 0;
   virtual void text(const StateText& text) = 0;
 
-  // Values of host or device memory.
+  // A span of numbers in host or device memory.
   template <class T>
   void values(std::string name, std::span<T> values, StateShare share,
               StatePlace place = StatePlace::host, StateMerge merge = StateMerge::sum,
@@ -78,7 +77,7 @@ class StateVisitor {
            .merge = merge,
            .grain = grain});
   }
-  // A struct of numbers in host memory, a rank's own. add(sum, more) adds another rank's to it.
+  // A struct of numbers in host memory, one per rank. add(sum, more) adds another rank's struct.
   template <class T, class Add>
   requires std::is_trivially_copyable_v<T>
   void object(std::string name, T& object, Add add) {
@@ -113,7 +112,7 @@ class StateVisitor {
   }
 };
 
-// All that owners list, in order.
+// Collects everything that owners list, in order.
 class StateList final : public StateVisitor {
  public:
   void block(const StateBlock& block) override { blocks.push_back(block); }

@@ -1,9 +1,10 @@
-// Slices of the threads' time, for dptrain's --trace (io/files/trace_file.hpp writes them).
+// Time slices of threads, for dptrain's --trace (io/files/trace_file.hpp writes them).
 //
-// A *track* is the list of one thread's *slices*, with begin and end on the host's steady clock. It
-// takes the slices of a *window* of steps and has its memory before they begin: what does not fit
-// is left out and counted. Code that can be traced has a TraceTrack*, null where nobody traces, and
-// costs one branch then. One thread at a time uses a track; nothing here fails.
+// A *track* is the list of one thread's *slices*, each with its begin and end on the host's steady
+// clock. It records a *window* of steps. Its memory is allocated before the steps begin; slices
+// that do not fit are dropped and counted. Code that can be traced takes a TraceTrack*, which is
+// null when tracing is off and then costs one branch. One thread at a time uses a track; nothing
+// here fails.
 #pragma once
 
 #include <chrono>
@@ -14,9 +15,9 @@
 
 namespace dp {
 
-// What a slice is about, and what its `id` numbers. On the training loop's track all but the layers
-// are parts of a step, in the words of the run log; on the reducer's all but buckets follow each
-// other.
+// The subject of a slice, and what its `id` numbers. On the training loop's track, all slices
+// except the layers' are parts of a step, named as in the run log. On the reducer's track, all
+// slices except buckets follow each other without overlap.
 enum class TraceKind : std::uint8_t {
   // the training loop
   step,
@@ -30,21 +31,21 @@ enum class TraceKind : std::uint8_t {
   layer_backward,
   gather_wait,  // a layer waits for floats of all ranks (comm/mpi/prompt_gather.hpp)
   // the reducer's thread; id: the bucket
-  bucket,  // from its start until the sum is in place
+  bucket,  // from the exchange's start until the sum is in place
   encode,
   decode,
   wire_wait,
-  peer_wait,    // a rank has not begun the bucket
+  peer_wait,    // waits for a rank that has not begun the bucket
   p_factor,     // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
-  q_factor,     // Q = M^T P, with P made orthonormal before
+  q_factor,     // Q = M^T P, after P is made orthonormal
   p_q_product,  // the delivered P Q^T
-  hook,         // what the caller of the exchange does before it or after it
-  gather        // of floats of all ranks, beside the buckets
+  hook,         // the caller's work before or after the exchange
+  gather        // floats of all ranks, exchanged beside the buckets
 };
 
 struct TraceEvent {
   std::int64_t begin_ns = 0, end_ns = 0;  // trace_clock_ns()
-  std::uint64_t bytes = 0;                // of the payload; of a bucket: sent
+  std::uint64_t bytes = 0;                // of the payload; for a bucket: bytes sent
   std::uint32_t step = 0;                 // from 0
   std::uint32_t id = 0;
   std::uint32_t segment = 0;  // of the bucket
@@ -61,9 +62,10 @@ using TraceClock = std::chrono::steady_clock;
 
 class TraceTrack {
  public:
-  // Before the steps begin: memory, and which of them are recorded.
+  // Before the steps begin: allocates the memory, and sets the window of steps.
   void reserve(std::size_t events) {
-    // Not written to before it is used, so that room for the largest network costs others nothing.
+    // Left uninitialised, so that pages are not touched unless used: a reserve large enough for the
+    // largest network costs small ones nothing.
     memory_.reset(static_cast<TraceEvent*>(::operator new(events * sizeof(TraceEvent))));
     capacity_ = events;
     count_ = 0;
@@ -75,7 +77,7 @@ class TraceTrack {
 
   [[nodiscard]] bool covers(std::uint64_t step) const { return step - first_ < steps_; }
   [[nodiscard]] bool begins_with(std::uint64_t step) const { return steps_ > 0 && step == first_; }
-  // The recording thread calls it: what it records from now on belongs to that step.
+  // The recording thread calls it: slices recorded from now on belong to this step.
   void begin_step(std::uint64_t step) {
     step_ = static_cast<std::uint32_t>(step);
     is_on_ = covers(step);
@@ -83,7 +85,7 @@ class TraceTrack {
   [[nodiscard]] bool is_on() const { return is_on_; }
   [[nodiscard]] std::uint32_t step() const { return step_; }
 
-  // A slice of whatever step it names; nothing where the window does not cover that.
+  // Adds a slice of the step that it names; dropped if the window does not cover that step.
   void add(const TraceEvent& event) {
     if (!covers(event.step)) return;
     if (count_ == capacity_) {
@@ -107,7 +109,7 @@ class TraceTrack {
   bool is_on_ = false;
 };
 
-// A slice of the running step from its construction to its end.
+// A slice of the current step, from this object's construction to its destruction.
 class TraceSlice {
  public:
   TraceSlice(TraceTrack* track, TraceKind kind, std::size_t id = 0)

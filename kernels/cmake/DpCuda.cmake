@@ -1,9 +1,9 @@
-# The verdict on the CUDA backend. What it needs to be built: nvcc 12 or later that accepts the host
-# compiler, the headers of the toolkit and of cuBLAS, and those of cuDNN 9.8 or later. cuDNN and cuBLAS are opened
+# Decides whether the CUDA backend is built. It needs nvcc 12 or later that accepts the host compiler, the
+# headers of the toolkit and of cuBLAS, and the headers of cuDNN 9.8 or later. cuDNN and cuBLAS are opened
 # when the program runs and libcudart is linked statically, so one program runs with and without CUDA.
 #
 # Sets DP_HAVE_CUDA and DP_CUDA_SUMMARY, the language CUDA, and the target dp_cuda_headers for C++
-# sources that call CUDA. DP_CUDA=AUTO builds without where something is missing, and says what; ON fails.
+# sources that call CUDA. DP_CUDA=AUTO builds without CUDA if something is missing, and reports what; ON fails.
 #
 # It looks in DP_CUDA_PREFIX, beside CMAKE_CUDA_COMPILER, in the environment's CUDA_HOME and CUDA_PATH, on
 # the PATH, in /usr/local/cuda and in Python's site-packages/nvidia. A place may be a toolkit (bin/, include/,
@@ -134,7 +134,7 @@ macro(dp_find_cuda)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPU architectures; as CMake's own variable" FORCE)
     endif()
-    # g++ must be told of what nvcc finds by itself beside it; nvcc of what pip puts into other folders.
+    # g++ needs the folders that nvcc finds by itself next to it; nvcc needs the folders that pip uses.
     set(DP_CUDA_INCLUDE_DIRS ${DP_CUDA_RUNTIME_INCLUDE_DIR} ${DP_CUDA_BLAS_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR})
     foreach(folder ${DP_CUDA_RUNTIME_INCLUDE_DIR}/cccl ${DP_CUDA_RUNTIME_INCLUDE_DIR}/../../cuda_cccl/include)
       if(EXISTS ${folder}/nv/target)

@@ -24,7 +24,7 @@ install(DIRECTORY ${experiments}/convert ${experiments}/lab ${experiments}/repor
         DESTINATION ${share}/experiments COMPONENT programs
         FILES_MATCHING PATTERN *.py PATTERN requirements.txt PATTERN state/README PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS ${experiments}/lab/dplab-agent DESTINATION ${share}/experiments/lab COMPONENT programs)
-file(GLOB studies CONFIGURE_DEPENDS ${experiments}/*.ini)
+file(GLOB studies CONFIGURE_DEPENDS ${experiments}/studies/*.ini)
 install(FILES ${studies} ${experiments}/peers.csv DESTINATION ${share}/experiments COMPONENT programs)
 
 file(RELATIVE_PATH tools /${CMAKE_INSTALL_BINDIR} /${share}/experiments)

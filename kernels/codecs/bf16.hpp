@@ -2,11 +2,11 @@
 //
 // Wire format of a segment of n floats:
 //     bfloat16 value[n]          little-endian; 1 sign, 8 exponent, 7 mantissa bits
-// Round to nearest, ties to even; magnitudes above 0x1.FEp127 become that, the largest bfloat16.
-// Denormals are used. NaN and infinities are never sent.
+// Rounds to nearest, ties to even. Magnitudes above the largest bfloat16, 0x1.FEp127, become that.
+// Denormals are kept. NaN and infinities are never sent.
 //
 // Error: |v - decoded| <= max(2^-8 |v|, 2^-134). Contraction c = 2^-8 for values in the normal
-// range. Compared with fp16 it has the range of fp32, so nothing is clamped or vanishes, and an
+// range. Compared with fp16 it has the range of fp32, so nothing is clamped or vanishes, but an
 // eighth of the precision.
 //
 // Same bytes everywhere: the rounding is integer arithmetic.
@@ -22,7 +22,7 @@
 
 namespace dp::bfloat16 {
 
-// A finite float.
+// v must be finite.
 DP_HD inline std::uint16_t from_float(float v) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
@@ -47,7 +47,7 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-8; }
 
-  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -66,7 +66,7 @@ class Format {
                                       [](float v, std::size_t) { return code_of(v, {}); });
   }
 
-  // False where a value is not finite.
+  // False if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {

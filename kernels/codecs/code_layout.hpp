@@ -1,10 +1,10 @@
-// Where the codes of a block lie: the layout that all formats with codes of a fixed width share.
+// The layout of a block's codes, shared by all formats with codes of a fixed width.
 //
-// Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower ones form *streams*: with s
-// = 8 / bits, byte i of a block of m floats holds the codes of floats i, i + w, i + 2w, ... (s of
-// them, the first in the lowest bits), where w = ceil(m / s). So each stream is contiguous, which
-// vectorises on a CPU and coalesces on a GPU. Behind the end of a stream stands the format's
-// padding.
+// Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower ones form s = 8 / bits
+// *streams*: byte i of a block of m floats holds the codes of floats i, i + w, i + 2w, ... (s of
+// them, the first in the lowest bits), with w = ceil(m / s). Each stream is therefore contiguous,
+// which vectorises on a CPU and coalesces on a GPU. Positions beyond a stream's end hold the
+// format's padding.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,22 @@
 
 namespace dp::code_layout {
 
-// A value's code (its low bits count) and the value that a decoder makes of it.
+// A value's code (in the low bits) and the value that a decoder makes of it.
 struct Coded {
   std::uint32_t bits;
   float value;
 };
 
-// How many streams a block has.
+// The number of streams in a block.
 DP_HD constexpr unsigned streams(unsigned bits) { return bits < 8 ? 8 / bits : 1; }
-// Bytes of one position, which holds a code of each stream.
+// Bytes of one position, which holds one code of each stream.
 DP_HD constexpr unsigned position_bytes(unsigned bits) { return bits < 8 ? 1 : bits / 8; }
 // Positions of a block of m floats.
 DP_HD constexpr std::size_t positions(std::size_t m, unsigned bits) {
   return (m + streams(bits) - 1) / streams(bits);
 }
-// Bytes of the codes of m floats. Whole blocks end on a byte, since blocks are a multiple of 8.
+// Bytes of the codes of m floats. Whole blocks end on a byte boundary, because their length is a
+// multiple of 8.
 DP_HD constexpr std::size_t bytes(std::size_t m, unsigned bits) {
   return positions(m, bits) * position_bytes(bits);
 }
@@ -105,7 +106,7 @@ void unpack(const std::byte* codes, std::size_t m, Use use) {
   }
 }
 
-// Whether there is padding behind the ends of all streams of a block of m floats.
+// Whether all positions beyond the streams' ends hold padding, for a block of m floats.
 template <unsigned kBits, std::uint32_t kPadding>
 DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
   if constexpr (kBits < 8) {
@@ -121,9 +122,9 @@ DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
   return true;
 }
 
-// Host: what most formats do with a block of m floats. Encodes partial + residual, or partial alone
-// where `residual` is null, by coded_of(v, i), which gives the code and the value that a decoder
-// makes of it; leaves the difference in `residual`.
+// Host: encodes a block of m floats, as most formats do it. v is partial + residual, or partial if
+// `residual` is null. coded_of(v, i) gives the code and the value that a decoder makes of it; the
+// difference goes to `residual`.
 template <unsigned kBits, std::uint32_t kPadding, class CodedOf>
 void encode(std::byte* codes, const float* partial, float* residual, std::size_t m,
             CodedOf coded_of) {
@@ -139,7 +140,7 @@ void encode(std::byte* codes, const float* partial, float* residual, std::size_t
   }
 }
 
-// Host: assigns, or adds, value_of(code) to m floats.
+// Host: assigns value_of(code) to m floats, or adds it.
 template <unsigned kBits, bool kAdd, class ValueOf>
 void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
   unpack<kBits>(codes, m, [=](std::size_t i, std::uint32_t code) {
@@ -151,8 +152,8 @@ void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of)
   });
 }
 
-// Host: assigns, or adds, value_of(code) to m floats that are sent as 16-bit floats of any kind;
-// returns the largest magnitude among the codes, as bits.
+// Host: the same for 16-bit floats of any kind. Returns the bits of the largest magnitude among the
+// codes.
 template <bool kAdd, class ValueOf>
 std::uint32_t decode_halves(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
   std::uint32_t largest = 0;

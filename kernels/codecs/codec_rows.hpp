@@ -2,9 +2,9 @@
 // tests/codecs/wire_format_test.cpp asks for a hash that pins its wire format.
 //
 // Only two files include this one: codec_list.cpp makes the CPU's codecs from the rows, and
-// cuda_codecs.cu a GPU's. A format without the pieces that the GPU's driver needs (linear.hpp lists
-// them) says kOnGpu = false; such a codec can still be used with a GPU, on gradients in host
-// memory.
+// cuda_codecs.cu the GPU's. A format without the functions that the GPU's driver needs (linear.hpp
+// lists them) has kOnGpu = false in its row. The codec then still works with a GPU, on gradients in
+// host memory.
 #pragma once
 
 #include <tuple>
@@ -26,11 +26,11 @@
 
 namespace dp {
 
-// The host's driver of formats that are made of blocks (cpu_driver.hpp).
+// The host's driver for formats made of blocks (cpu_driver.hpp).
 template <class Format>
 class CpuCodec;
 
-// `Driver<F>` is the host's codec; it is constructed from a CodecSpec, as F is.
+// `Driver<F>` is the host's codec, constructed from a CodecSpec like F.
 template <class F, bool kHasGpuForm = true, template <class> class Driver = CpuCodec>
 struct CodecRow {
   using HostCodec = Driver<F>;
@@ -38,14 +38,14 @@ struct CodecRow {
   static constexpr bool kOnGpu = kHasGpuForm;
   CodecInfo info;
 };
-// A codec that is a class of its own (codec.hpp), for the host alone.
+// A codec implemented as its own class (codec.hpp), host only.
 template <class C>
 struct HostCodecRow {
   using HostCodec = C;
   static constexpr bool kOnGpu = false;
   CodecInfo info;
 };
-// A codec that is an exchange of its own: it has a spec, but no format.
+// A codec implemented as an exchange: it has a spec, but no format.
 struct ExchangeRow {
   using HostCodec = void;
   static constexpr bool kOnGpu = false;
@@ -114,7 +114,7 @@ inline constexpr CodecParameter kThresholdParameters[] = {
 constexpr CodecInfo block_info(std::string_view name, std::string_view help) {
   return {.name = name, .help = help, .is_biased = true, .parameters = kBlockAndFeedback};
 }
-// The same, with rounding at random as a choice.
+// The same, with a choice of rounding at random.
 constexpr CodecInfo rounding_info(std::string_view name, std::string_view help) {
   CodecInfo info = block_info(name, help);
   info.unbiased_when = "round=stochastic";
@@ -172,7 +172,7 @@ inline constexpr std::tuple kCodecRows{
                  .is_exchange = true}},
 };
 
-// Calls use(row) for the row of that name; false where there is none.
+// Calls use(row) for the row with that name; false if there is none.
 template <class Use>
 bool with_codec_row(std::string_view name, Use use) {
   return std::apply(

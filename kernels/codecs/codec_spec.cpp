@@ -18,7 +18,7 @@ namespace {
 
 using Kind = CodecParameter::Kind;
 
-// Bad specs are echoed, but not without end.
+// Bad specs are echoed in messages, but shortened.
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 60;
   return text.size() <= kMost ? std::string(text) : fmt::format("{}...", text.substr(0, kMost));
@@ -33,7 +33,7 @@ std::string known_codecs() {
   return names;
 }
 
-// "block=, ef=" of a codec; empty where it has no keys.
+// "block=, ef=" of a codec; empty if it has no keys.
 std::string keys_of(const CodecInfo& info) {
   std::string keys;
   for (const CodecParameter& parameter : info.parameters) {
@@ -59,7 +59,7 @@ std::optional<std::size_t> place_of(const CodecParameter& parameter, std::string
   return static_cast<std::size_t>(found - choices.begin());
 }
 
-// Nothing where the text is not allowed.
+// Nothing if the text is not allowed.
 std::optional<double> value_of(const CodecParameter& parameter, std::string_view text) {
   if (parameter.kind == Kind::choice) {
     const auto place = place_of(parameter, text);
@@ -90,7 +90,7 @@ const CodecInfo& info_of(const CodecSpec& spec) {
   return *info;
 }
 
-// Why ef=on is refused where a codec is unbiased.
+// Why ef=on is refused if a codec is unbiased.
 std::string refusal_of_feedback(const CodecInfo& info) {
   return fmt::format(
       "ef=on is refused, since {} is unbiased without feedback, and fed back errors that are drawn "
@@ -99,8 +99,8 @@ std::string refusal_of_feedback(const CodecInfo& info) {
       info.unbiased_when.empty() ? info.name : info.unbiased_when);
 }
 
-// "8 bits a value", "up to 0.41 bits a value"; empty where the codec has no payloads, or where they
-// may be longer than fp32.
+// "8 bits a value", "up to 0.41 bits a value"; empty if the codec has no payloads, or if they may
+// be longer than fp32.
 std::string size_of_values(const CodecSpec& spec) {
   const auto codec = make_codec(spec);
   if (codec == nullptr) return {};
@@ -254,7 +254,7 @@ CodecSpec parse_codec_spec(std::string_view text) {
     }
   }
 
-  std::string_view feedback;  // as it was written
+  std::string_view feedback;  // as the user wrote it
   if (colon != std::string_view::npos) {
     const std::string keys = keys_of(info);
     if (keys.empty()) fail(fmt::format("{} has no settings", name));

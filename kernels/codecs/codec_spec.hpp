@@ -1,8 +1,8 @@
-// Codec specs: what a user writes after --compress, NAME[:key=value,...], and the table that says
-// which codecs and keys there are. --help, the tests and the bench read the same table.
+// Codec specs: the text that a user writes after --compress, NAME[:key=value,...], and the table of
+// codecs and keys. --help, the tests and the bench read the same table.
 //
-// A spec that is not valid is Error(usage); the message begins with "--compress TEXT: " and names
-// what is allowed.
+// An invalid spec is Error(usage); the message begins with "--compress TEXT: " and lists the
+// allowed values.
 #pragma once
 
 #include <compare>
@@ -17,21 +17,21 @@
 namespace dp {
 
 // One key of a codec. `block` (floats that share a scale) and `ef` (error feedback) mean the same
-// for every codec that has them; the rest are the codec's own.
+// for all codecs that have them; other keys are specific to a codec.
 struct CodecParameter {
   enum class Kind { whole, number, choice };
   std::string_view key;
   std::string_view help;  // one line
   Kind kind = Kind::number;
-  double preset = 0.0;  // the default value; for a choice, its place among the choices, from 0
+  double preset = 0.0;  // the default value; for a choice, its index
   // For numbers.
   double least = 0.0, most = 0.0;
-  bool is_above_least = false;    // the least itself is not allowed
+  bool is_above_least = false;    // `least` itself is not allowed
   std::size_t multiple_of = 1;    // for whole numbers
   std::string_view choices = {};  // for a choice: "nearest|stochastic"
 };
 
-// What is allowed, for help and errors: "a multiple of 8 from 8 to 16384", "on or off".
+// The allowed values, for help and errors: "a multiple of 8 from 8 to 16384", "on or off".
 [[nodiscard]] std::string allowed_values(const CodecParameter& parameter);
 
 inline constexpr std::size_t kMinBlock = 8, kMaxBlock = 16384;
@@ -45,7 +45,7 @@ constexpr CodecParameter block_parameter(std::size_t preset) {
           .most = kMaxBlock,
           .multiple_of = 8};
 }
-// The preset of `ef` depends on whether the spec is biased: see CodecInfo.
+// The default of `ef` depends on whether the spec is biased: see CodecInfo.
 constexpr CodecParameter feedback_parameter() {
   return {.key = "ef",
           .help =
@@ -79,35 +79,35 @@ constexpr CodecParameter number_parameter(std::string_view key, std::string_view
           .is_above_least = is_above_least};
 }
 
-// What a codec is.
+// The properties of a codec.
 struct CodecInfo {
   std::string_view name;
   std::string_view help;   // one line
   bool is_biased = false;  // its errors do not average out by themselves
   // The "key=choice" that makes the codec unbiased: it then draws random numbers, and its errors
-  // average out. Such a spec has feedback off and refuses ef=on (not ef=force), because a residual
-  // of random errors grows instead of being sent.
+  // average out. A spec with that choice has feedback off and refuses ef=on (not ef=force), because
+  // a residual of random errors grows instead of being sent.
   std::string_view unbiased_when = {};
-  // In the order of the canonical form. They are constants and are never freed.
+  // In the order of the canonical form. Constants, never freed.
   std::span<const CodecParameter> parameters = {};
-  // What one-dimensional tensors, and buckets too small to gain, are sent as: fp32, unless they
-  // would cost as much as all the rest.
+  // The codec for one-dimensional tensors and for buckets too small to gain: fp32, unless that
+  // would cost as much as all other tensors together.
   std::string_view small_codec = "none";
-  // The topology that suits it where none is chosen; empty: the usual one.
+  // The codec's preferred topology, used if none is chosen; empty: the usual one.
   std::string_view topology = {};
-  // The specs with which dpbench and --plan measure it; empty: its name alone.
+  // The specs that dpbench and --plan measure; empty: the name alone.
   std::span<const std::string_view> samples = {};
-  // The codec is an exchange of its own and not a way to write segments: make_codec returns null.
+  // The codec is an exchange and does not encode segments: make_codec returns null.
   bool is_exchange = false;
 
-  // Null where the codec has no such key.
+  // Null if the codec has no such key.
   [[nodiscard]] const CodecParameter* find(std::string_view key) const;
-  // Whether the codec drops something that can be fed back: then `ef=` is allowed.
+  // Whether the codec drops values that can be fed back; `ef=` is then allowed.
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
-// Names and texts for --help: first every codec with its size and the defaults of its keys, then
-// what the keys mean and allow.
+// Names and texts for --help: codec_help() lists every codec with its size and its keys' defaults,
+// codec_key_help() what the keys mean and allow.
 using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] HelpEntries codec_help();
 [[nodiscard]] HelpEntries codec_key_help();
@@ -116,7 +116,7 @@ using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::span<const CodecInfo> codec_list();
 // The samples of all codecs, in the same order.
 [[nodiscard]] std::vector<std::string> codec_samples();
-// Null where no codec has that name.
+// Null if no codec has that name.
 [[nodiscard]] const CodecInfo* find_codec(std::string_view name);
 
 // A codec and its settings, checked.
@@ -124,21 +124,21 @@ struct CodecSpec {
   std::string name = "none";
   std::size_t block = 1;  // in floats; 1 means that there are no blocks
   bool feedback = false;
-  // The values of all other keys of the codec. A choice is stored as its place among the choices.
+  // The values of all other keys. A choice is stored as its index among the choices.
   std::map<std::string, double, std::less<>> settings = {};
 
   // The codec none, which sends fp32.
   [[nodiscard]] static CodecSpec exact() { return {}; }
   [[nodiscard]] bool is_exact() const { return *this == exact(); }
 
-  // The value of a key that the codec has.
+  // The value of a key; the codec must have it.
   [[nodiscard]] double number(std::string_view key) const;
   [[nodiscard]] std::size_t whole(std::string_view key) const;
   [[nodiscard]] bool has_choice(std::string_view key, std::string_view choice) const;
-  // Whether errors of this codec with these settings do not average out by themselves.
+  // Whether the errors of this codec with these settings do not average out.
   [[nodiscard]] bool is_biased() const;
 
-  // The canonical form, every key spelt out: parse_codec_spec(text()) gives an equal spec.
+  // The canonical form with every key: parse_codec_spec(text()) gives an equal spec.
   [[nodiscard]] std::string text() const;
   auto operator<=>(const CodecSpec&) const = default;
 };

@@ -1,14 +1,16 @@
-// The generic CPU driver: turns a codec's Format (one header: linear.hpp, fp16.hpp, none.hpp) into
-// the runtime interface of codec.hpp.
+// The generic CPU driver: implements the interface of codec.hpp for a codec's Format (one header
+// each: linear.hpp, fp16.hpp, none.hpp).
 //
-// A Format is made from a CodecSpec. It says how long a payload is and how one block is encoded and
-// decoded; if it draws random numbers (kDraws), its encode_block takes a Draws as well. The driver
-// walks over the blocks, finds their largest magnitudes, checks lengths, and treats input that is
-// not finite. Encoding makes two passes over a segment (maxima, then codes), because nothing may be
-// written to the residual before the whole segment is known to be finite; a segment of the default
-// size stays in the second-level cache between them. A Format that needs the blocks' maxima begins
-// its payload with 4 bytes a block, where the driver keeps the maxima between the passes. A Format
-// that clamps has kLargestValue; the clamped values are counted in a pass of their own.
+// A Format is made from a CodecSpec. It defines the length of a payload and how one block is
+// encoded and decoded; if it draws random numbers (kDraws), its encode_block takes a Draws as well.
+// The driver iterates over the blocks, finds their largest magnitudes, checks lengths, and handles
+// input that is not finite.
+//
+// Encoding makes two passes over a segment (maxima, then codes), because the residual must not
+// change before the whole segment is known to be finite. A segment of the default size stays in the
+// second-level cache between the passes. A Format that needs the blocks' maxima begins its payload
+// with 4 bytes per block; the driver keeps the maxima there between the passes. A Format that
+// clamps has kLargestValue; the clamped values are counted in a separate pass.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +28,12 @@ namespace dp {
 [[nodiscard]] std::uint32_t largest_magnitude_bits(const float* partial, const float* residual,
                                                    std::size_t n);
 
-// Notes which values of partial + residual are beyond the largest one; residual may be null.
+// Counts the values of partial + residual that are beyond the largest one, and notes the first;
+// residual may be null.
 void count_clamped(std::span<const float> partial, const float* residual, float largest,
                    EncodeResult& result);
 
-// Zeros, which are encoded instead of input that is not finite.
+// Zeros, encoded in place of input that is not finite.
 extern const float kZeroBlock[kMaxBlock];
 
 template <class Format>
@@ -95,8 +98,8 @@ class CpuCodec final : public Codec {
   }
 
  private:
-  // Floats that are encoded in one go: a block, or for formats without blocks a run that stays in
-  // the first-level cache.
+  // The number of floats encoded at a time: a block, or for formats without blocks as many as stay
+  // in the first-level cache.
   [[nodiscard]] std::size_t tile() const { return block() > 1 ? block() : 2048; }
 
   template <bool kAdd>

@@ -1,4 +1,4 @@
-// The GPU's forms of the codecs.
+// The codecs for GPUs.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace dp::cuda {
 
-// Null where the codec has no form for a GPU. The device outlives the codec.
+// Null if the codec has no form for a GPU. The device must outlive the codec.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, CudaDevice& device);
 
 }  // namespace dp::cuda

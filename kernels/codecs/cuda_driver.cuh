@@ -1,14 +1,15 @@
-// The generic CUDA driver: turns a codec's Format into the interface of codec.hpp on a GPU's
-// memory. Payloads, decoded values and residuals are those of the CPU, bit for bit: the arithmetic
-// of a value is the Format's, one source for both, and values are combined only by maxima. The
-// loops over a segment are the driver's (cuda_tiles.cuh).
+// The generic CUDA driver: implements the interface of codec.hpp for a codec's Format, on GPU
+// memory. Payloads, decoded values and residuals equal the CPU's, bit for bit: the arithmetic of a
+// value is the Format's, from the same source, and values are combined only by maxima. The driver
+// itself has the loops over a segment (cuda_tiles.cuh).
 //
-// Encoding is two kernels, since no residual may change before the whole segment is known to be
-// finite. scan_kernel finds the tiles' largest magnitudes, after it has decoded and added a payload
-// if there is one; encode_kernel writes codes and residuals. Memory traffic per float, with
-// feedback: 8 bytes for the scan, 12 bytes and the code for the encode. 8 of these 12 bytes are
-// read a second time and come from the second-level cache, for segments of up to about 20 MB.
-// decode_add moves 8 bytes and the code.
+// Encoding takes two kernels, because no residual may change before the whole segment is known to
+// be finite. scan_kernel decodes and adds a received payload, if there is one, and finds the tiles'
+// largest magnitudes; encode_kernel writes codes and residuals.
+//
+// Memory traffic per float, with feedback: 8 bytes for the scan, 12 bytes and the code for the
+// encode. 8 of these 12 bytes are read a second time and come from the second-level cache, for
+// segments of up to about 20 MB. decode_add moves 8 bytes and the code.
 #pragma once
 
 #include "kernels/codecs/cuda_queue.hpp"
@@ -21,7 +22,7 @@ namespace dp::cuda {
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-// Adds the payload `received` to `partial` (kReceives), then finds the largest magnitudes of
+// Adds the payload `received` to `partial` (if kReceives), then finds the largest magnitudes of
 // partial + residual (residual may be null) and whether the segment is finite.
 template <class Format, bool kReceives>
 __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling tiling,
@@ -76,8 +77,8 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling ti
   if (is_damaged) call.report->is_damaged = 1;
 }
 
-// After the scan: writes the payload, and what it drops into the residual (unless null). A segment
-// that is not finite becomes a payload of zeros and leaves the residual as it was.
+// Runs after the scan. Writes the payload, and the dropped part into the residual (unless null). If
+// the segment is not finite, the payload encodes zeros and the residual is unchanged.
 template <class Format>
 __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling tiling,
                                                           const float* __restrict__ partial,
@@ -177,7 +178,7 @@ class CudaCodec final : public Codec {
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const override {
-    // Without a payload to add the scan only reads `partial`.
+    // If there is no payload to add, the scan only reads `partial`.
     return encode_after<false>({}, const_cast<float*>(partial.data()), partial.size(), residual,
                                payload, context);
   }

@@ -1,5 +1,6 @@
-// The sums of a queue: squares in two kernels (a fixed number of blocks, then one block that adds
-// theirs, so the order depends on n alone), a search for values that are not finite, an addition.
+// The sums of CodecQueue: squares take two kernels (a fixed number of blocks, then one block that
+// adds their sums, so the order depends on n alone); a search for values that are not finite; an
+// addition.
 #include "kernels/codecs/cuda_queue.hpp"
 
 #include "kernels/cuda/launch.cuh"
@@ -73,7 +74,7 @@ std::shared_ptr<CodecQueue> CodecQueue::of(CudaDevice& device) {
   return queue;
 }
 
-// Not through the device: its allocate() uses the device's own stream, which may be recording.
+// Not Device::allocate(), which uses the device's own stream, and that stream may be recording.
 CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
   void* memory = nullptr;
   DP_CHECK_CUDA(cudaMalloc(&memory, bytes));

@@ -1,11 +1,13 @@
-// The queue that all codecs of a GPU share: a stream, the little memory that their kernels need,
-// and the sums of segment_memory.hpp. Every call waits for its kernels before it returns, so calls
-// of different codecs never overlap. One thread at a time uses the queue, the one that exchanges
-// gradients, and the GPU is that thread's current one. This queue and the device's other queues do
-// not wait for each other: what others write must be finished before a call that reads it.
+// The queue shared by all codecs of a GPU: a stream, the small buffers that their kernels need, and
+// the sums of segment_memory.hpp. Every call waits for its kernels before it returns, so calls of
+// different codecs never overlap. One thread at a time uses the queue: the thread that exchanges
+// gradients. The GPU must be that thread's current device.
 //
-// A call is: begin(), kernels on stream(), finish(). Kernels tell the host what they found through
-// a *report* in host memory, which finish() reads after it has waited.
+// This queue and the device's other queues do not wait for each other: memory written by others
+// must be complete before a call reads it.
+//
+// A call is: begin(), kernels on stream(), finish(). Kernels report their findings to the host in a
+// *report* in host memory; finish() waits for the kernels and then reads it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,15 +24,15 @@ namespace dp::cuda {
 
 class CodecQueue final : public SegmentMemory {
  public:
-  // Written by kernels. Kernels that write a field write the same value, so their order does not
-  // matter.
+  // Written by kernels. All kernels that write a field write the same value, so their order does
+  // not matter.
   struct Report {
     double sum;
     std::uint32_t is_not_finite;
     std::uint32_t is_damaged;  // a payload that no encoder writes
   };
-  // What the kernels of a call share. `not_finite_call` and `maxima` are memory of the device: the
-  // number of the last call whose segment was not finite, and the blocks' largest magnitudes.
+  // Arguments shared by the kernels of a call. `not_finite_call` and `maxima` are device memory:
+  // the number of the last call whose segment was not finite, and the blocks' largest magnitudes.
   struct Call {
     Report* report;
     std::uint64_t number;
@@ -39,7 +41,7 @@ class CodecQueue final : public SegmentMemory {
   };
 
   explicit CodecQueue(CudaDevice& device);
-  // The device's queue. The first codec that asks makes it, and it is destroyed with the last one.
+  // The device's queue. The first codec creates it; it is destroyed with the last one.
   [[nodiscard]] static std::shared_ptr<CodecQueue> of(CudaDevice& device);
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
@@ -67,12 +69,12 @@ class CodecQueue final : public SegmentMemory {
   void grow(std::size_t blocks) const;
 
   CudaDevice& device_;
-  // Urgent, so that its kernels overtake those of backward: they are short, and a rank waits for
+  // Urgent, so that its kernels overtake the backward pass: they are short, and a rank waits for
   // each of them.
   Stream stream_{Stream::Priority::urgent};
   Device::Memory report_;
-  Memory fixed_;  // the number of a call, then the partial sums of the blocks of a kernel
-  // At first it is enough for segments of 16384 blocks; it grows with the longest segment.
+  Memory fixed_;  // a call's number, then the blocks' partial sums
+  // Initially sized for segments of 16384 blocks; grows with the longest segment.
   mutable Memory maxima_;
   mutable std::size_t maxima_size_ = 0;
   mutable std::uint64_t calls_ = 0;

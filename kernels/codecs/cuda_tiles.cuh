@@ -1,10 +1,10 @@
-// How the kernels of cuda_driver.cuh share a segment out among threads, and how floats and codes
-// move between memory and registers.
+// How the kernels of cuda_driver.cuh divide a segment among threads, and how floats and codes move
+// between memory and registers.
 //
-// A segment is cut into *tiles*: the codec's blocks, or 2048 floats where it has none. A *group* of
-// threads, a warp or a block, has a tile at a time. One thread of it takes 4 positions of each
-// stream of codes (code_layout.hpp): floats move 16 bytes at a time where they lie well, and codes
-// leave as whole words, warp by warp in a row, which is what a payload across the bus needs.
+// A segment is cut into *tiles*: the codec's blocks, or 2048 floats if it has none. A *group* of
+// threads, a warp or a block, processes one tile at a time. Each of its threads takes 4 positions
+// of each stream of codes (code_layout.hpp). Floats move 16 bytes at a time if they are aligned.
+// Codes are stored as whole words, consecutively by warp, which suits a payload across the bus.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ __device__ inline bool is_aligned(const void* p, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Moves the first `count` of 4 floats. Loading gives zeros for the others; storing leaves them
-// alone.
+// Moves the first `count` of 4 floats. Loading gives zeros for the others; storing does not touch
+// them.
 __device__ inline void load_floats(const float* from, unsigned count, float (&v)[4]) {
   if (count == 4 && is_aligned(from, sizeof(float4))) {
     const float4 all = *reinterpret_cast<const float4*>(from);
@@ -34,8 +34,8 @@ __device__ inline void load_floats(const float* from, unsigned count, float (&v)
 __device__ inline void store_floats(float* to, unsigned count, const float (&v)[4]) {
   if (count == 4 && is_aligned(to, sizeof(float4))) {
 #ifdef __CUDA_ARCH__
-    // nvcc joins a plain store with those of single floats below, to one after the other. `to` is
-    // in global memory.
+    // nvcc merges a plain store with the single-float stores below, into one store after the other.
+    // `to` is in global memory.
     asm("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
         "f"(v[3])
         : "memory");
@@ -92,15 +92,16 @@ __device__ void store_words(std::byte* to, unsigned bytes, const std::uint32_t (
 
 // ---- tiles --------------------------------------------------------------------------------------
 
-// How a segment of n floats is shared out.
+// The division of a segment of n floats.
 struct Tiling {
   std::size_t n;
   std::size_t length;      // floats of a tile
   std::size_t tiles;       // ceil(n / length)
-  unsigned group;          // threads that have a tile together: 32, or all kThreads of a block
-  std::size_t code_start;  // of the payload: the first byte behind the heads
+  unsigned group;          // threads that share a tile: 32, or all kThreads of a block
+  std::size_t code_start;  // in the payload: the first byte after the heads
 
-  // This thread's place in its group, its group's in the block, and how many groups a block has.
+  // This thread's index in its group, the group's index in the block, and the number of groups per
+  // block.
   __device__ unsigned lane() const { return threadIdx.x & (group - 1); }
   __device__ unsigned group_index() const { return group == 32 ? threadIdx.x / 32 : 0; }
   __device__ unsigned groups() const { return group == 32 ? kThreads / 32 : 1; }
@@ -136,8 +137,8 @@ struct Codes {
   }
 };
 
-// This thread's part of a tile of m floats: calls use(position, count, width) for every 4
-// positions, of which `count` exist; stream k's floats begin at k * width + position.
+// Iterates over this thread's part of a tile of m floats: calls use(position, count, width) for
+// every 4 positions, of which `count` exist; stream k's floats begin at k * width + position.
 template <class Format, class Use>
 __device__ void for_positions(const Tiling& tiling, unsigned m, Use use) {
   const auto width = static_cast<unsigned>(code_layout::positions(m, Format::kCodeBits));
@@ -145,14 +146,14 @@ __device__ void for_positions(const Tiling& tiling, unsigned m, Use use) {
     use(p, width - p < 4 ? width - p : 4, width);
   }
 }
-// How many of `count` positions from p on are floats of stream k.
+// How many of the `count` positions from p on hold floats of stream k.
 __device__ inline unsigned floats_at(unsigned p, unsigned count, unsigned k, unsigned width,
                                      unsigned m) {
   const unsigned first = k * width + p, left = m > first ? m - first : 0;
   return left < count ? left : count;
 }
 // Calls use(tile, its first float, its number of floats) for every tile of this thread's group,
-// from the last to the first if asked; all threads of a group together.
+// from the last to the first if kBackwards; all threads of a group together.
 template <bool kBackwards = false, class Use>
 __device__ void for_tiles(const Tiling& tiling, Use use) {
   const std::size_t stride = std::size_t{gridDim.x} * tiling.groups();
@@ -164,7 +165,7 @@ __device__ void for_tiles(const Tiling& tiling, Use use) {
   }
 }
 
-// The largest value of a group, in all its threads.
+// The largest value in a group, returned to all its threads.
 __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
                                           std::uint32_t (&shared)[kThreads / 32]) {
   for (unsigned offset = 16; offset > 0; offset /= 2) {
@@ -179,8 +180,8 @@ __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
   return value;
 }
 
-// The head of a tile in a payload; false where no encoder writes such a head. Where a format has no
-// heads every block is the same.
+// Reads the head of a tile from a payload. False if no encoder writes such a head. If the format
+// has no heads, every block is the same.
 template <class Format>
 __device__ bool read_block(const Format& format, const std::byte* payload, std::size_t tile,
                            typename Format::Block& block) {
@@ -194,7 +195,7 @@ __device__ bool read_block(const Format& format, const std::byte* payload, std::
   }
 }
 
-// Whether padding stands behind the codes of a tile of m floats; one thread of the group looks.
+// Whether the codes of a tile of m floats are followed by padding; one thread of the group checks.
 template <class Format>
 __device__ bool has_padding(const Tiling& tiling, const std::byte* codes, unsigned m) {
   return tiling.lane() != 0 ||

@@ -1,6 +1,5 @@
-// The random numbers for encoding one segment. They depend only on where in a run the segment is
-// encoded (EncodeContext) and on a value's index in the segment. Host and device give the same
-// bits.
+// Random numbers for encoding one segment. They depend only on the segment's place in the run
+// (EncodeContext) and on a value's index in the segment. Host and device give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +14,12 @@ class Draws {
  public:
   explicit Draws(const EncodeContext& context) : Draws(key_of(context)) {}
 
-  // 32 random bits at an index. Two rounds of a 32-bit hash (lowbias32 of C. Wellons' Hash
-  // Prospector) with half of the segment's key before each: unlike 64-bit products it vectorises.
+  // 32 random bits at an index: two rounds of a 32-bit hash (lowbias32 of C. Wellons' Hash
+  // Prospector), with half of the segment's key before each. Unlike 64-bit products it vectorises.
   DP_HD std::uint32_t bits(std::uint32_t index) const { return mix(mix(index ^ low_) + high_); }
   // Uniform in (0, 1): an odd multiple of 2^-24, so its mean is exactly a half.
   DP_HD float uniform(std::uint32_t index) const {
-    // The 23 upper bits make a signed number: every vector unit converts those.
+    // The upper 23 bits fit a signed integer, which every vector unit converts.
     return static_cast<float>(static_cast<std::int32_t>(bits(index) >> 9)) * 0x1p-23f + 0x1p-24f;
   }
 

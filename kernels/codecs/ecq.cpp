@@ -1,3 +1,12 @@
+// Outline of encode():
+//   1. Find the largest magnitude of each block of 256 values and of the segment (BlockMaxima).
+//   2. If dense bits are requested, write a dense payload and stop.
+//   3. Choose the step: the one that is set, the segment's own, or a blend of both. If all values
+//      are too small to be sent, or one is not finite, write only the step 0.
+//   4. Quantise block by block. Nonzero codes go to CodeBlocks, the dropped part to the residual.
+//   5. Entropy-code the CodeBlocks; if that takes more than n bytes, write plain codes.
+// decode_add() branches by the form byte. Scratch memory is the unused part of the payload buffer:
+// head, n bytes of body, n bytes of `room` for the entropy coder, CodeBlocks, BlockMaxima.
 #include "kernels/codecs/ecq.hpp"
 
 #include <algorithm>
@@ -50,7 +59,7 @@ std::size_t write_floats(std::span<const float> partial, float* residual, std::b
   return n * sizeof(float);
 }
 
-// False where a value is not finite.
+// False if a value is not finite.
 bool add_floats(std::span<const std::byte> body, bool is_half, std::span<float> out) {
   const std::size_t n = out.size();
   if (is_half) {
@@ -72,7 +81,7 @@ constexpr std::size_t kBlock = entropy::kBlock;
 
 std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
-// The largest magnitudes of partial + residual, as bits, block by block, in memory at any address.
+// The largest magnitudes of partial + residual, as bits, per block, in memory at any address.
 class BlockMaxima {
  public:
   BlockMaxima(std::span<const float> partial, const float* residual, std::byte* memory)
@@ -99,8 +108,8 @@ class BlockMaxima {
   std::uint32_t largest_ = 0;
 };
 
-// Makes the codes of m <= kBlock values, and leaves in `residual`, if there is one, what they drop.
-// Adding kRound rounds to whole numbers, since the last place of floats of that size is 1.
+// Makes the codes of m <= kBlock values and leaves the dropped part in `residual`, if there is one.
+// Adding kRound rounds to whole numbers, because floats of that size are 1 apart.
 template <bool kHasResidual>
 void quantise_block(const float* partial, float* residual, std::size_t m, float step,
                     std::int8_t* codes) {
@@ -118,7 +127,8 @@ void quantise_block(const float* partial, float* residual, std::size_t m, float 
   }
 }
 
-// At few bits most blocks have only zeros, as their largest values tell before any code is made.
+// At few bits most blocks contain only zeros. Their largest magnitude shows this before any code is
+// computed: up to half a step rounds to zero.
 template <bool kHasResidual>
 entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, float step,
                              const BlockMaxima& maxima, std::byte* memory) {
@@ -168,14 +178,14 @@ Ecq::Ecq(const CodecSpec& codec_spec)
       four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
       eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
 
-// The payload, what the entropy coder needs, and the blocks' largest magnitudes.
+// The payload, scratch memory for the entropy coder, and the blocks' largest magnitudes.
 std::size_t Ecq::max_payload_bytes(std::size_t n) const {
   return kHeadBytes + 2 * n + entropy::CodeBlocks::bytes(n) + blocks_of(n) * sizeof(std::uint32_t);
 }
 
 std::size_t Ecq::expected_payload_bytes(std::size_t n) const {
-  // Steps of 2, 3, 4 and 5 took 0.79, 0.35, 0.12 and 0.061 bits; fine ones take what a Gaussian's
-  // do.
+  // Measured bits per value for steps of 2, 3, 4 and 5: 0.79, 0.35, 0.12 and 0.061. Fine steps take
+  // the bits of a Gaussian, 2.05 - log2(step).
   const double step = spec().number("step");
   const double bits =
       std::min(2.05 - std::log2(std::min(step, 4.0)), 0.35 * std::exp(-0.87 * (step - 3.0)));
@@ -208,7 +218,7 @@ float Ecq::own_step(const float* partial, const float* residual, std::size_t n,
 }
 
 float Ecq::blended(float set, float own) const {
-  // Roots of each, since a product of both might overflow.
+  // The root of each factor, because the product of both might overflow.
   const float half = std::sqrt(set) * std::sqrt(own);
   return quarters_ == 1 ? std::sqrt(set) * std::sqrt(half) : half;
 }
@@ -263,7 +273,7 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
     return EncodeResult{.payload_bytes = sizeof value, .finite = is_finite};
   };
   if (step == 0.0f) {
-    // What is too small to be sent stays in the residual.
+    // Values too small to be sent stay in the residual.
     if (is_finite && residual != nullptr) {
 #pragma omp simd
       for (std::size_t i = 0; i < n; ++i) residual[i] += partial[i];

@@ -1,41 +1,44 @@
-// ecq: an entropy-coded quantiser. Values become whole multiples of one step that is several times
-// their root mean square, so that most become zero, and an entropy coder writes the rest; error
-// feedback sends later what was dropped.
+// ecq: an entropy-coded quantiser. Values become whole multiples of one *step* that is several
+// times their root mean square, so most become zero. An entropy coder writes the result, and error
+// feedback sends the dropped part later.
 //
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
 //                                nothing follows
 //     u8 form                    0: plain, 2: bf16, 3: fp32, 4: q4, 5: q8, 64 to 127: coded;
 //                                others are refused
-//     plain: int8 code[n]; coded: see entropy_coder.hpp, whose head this byte is. Plain where coded
-//     would be longer.
-//     bf16: see bf16.hpp; fp32: float32 value[n]; q4, q8: see linear.hpp, in blocks of 2,048. Their
-//     step is 1.
-// value = code * step; code = v / step rounded to the nearest whole number, ties to even, and
-// -127..127. A payload is never longer than n + 5 bytes; of the other forms by their bits.
+//     body                       plain: int8 code[n], used if coded would be longer
+//                                coded: see entropy_coder.hpp; `form` is its head byte
+//                                bf16: see bf16.hpp; fp32: float32 value[n]; q4, q8: see
+//                                linear.hpp, in blocks of 2,048. The step of these four is 1.
+// value = code * step. code = v / step, rounded to the nearest whole number (ties to even), within
+// -127..127. A plain or coded payload is at most n + 5 bytes; the length of the other forms follows
+// from their bits.
 //
-// The last four forms ("dense") are sent where EncodeContext::dense_bits asks for them, as it does
-// where a link carries them anyway: they take less of a processor than coding, and are finer. Else
-// the step is EncodeContext::quantiser_step where that is set, or the key `step`
-// times the root mean square of v in the segment, but at most the largest magnitude (the segment's
-// own step). In both cases it is at least 1/127 of the largest magnitude: to cut large values off
-// trains badly, even with feedback (last loss 1.96 against 1.51, at 2 bits).
+// Dense forms (bf16, fp32, q4, q8) are sent if EncodeContext::dense_bits is set. The caller sets it
+// if the link has room for them anyway: they are finer, and cheaper to encode than coded ones.
 //
-// The key `blend` = a makes of a step that is set, and of the segment's own one,
+// Otherwise the step is EncodeContext::quantiser_step if that is set, else the segment's own step:
+// the key `step` times the root mean square of v in the segment, but at most the largest magnitude.
+// Either is raised to 1/127 of the largest magnitude if necessary. Clipping large values instead
+// trains badly even with feedback (final loss 1.96 instead of 1.51, at 2 bits).
+//
+// The key `blend` = a mixes a step that is set with the segment's own step,
 //
 //     set^(1 - a) * own^a                a = 0, 1/4 or 1/2, by square roots
 //
-// so that segments of small values get a finer step than they would with one step for all.
+// so that segments of small values get a finer step than one common step would give them.
 //
-// Plain rounding is used, without a wider zone around zero. That zone has the smaller error on one
-// vector, but with feedback it trained worse: in a prototype of this codec, whose rate was the
-// entropy of the codes, the last loss was 0.939 at 0.89 bits against 0.858 at 0.66.
+// Rounding is plain, without a dead zone (a wider interval around zero that becomes zero). For one
+// vector a dead zone has the smaller error, but with feedback it trains worse. In a prototype of
+// this codec, which used the entropy of the codes as its rate, the final loss was 0.939 at 0.89
+// bits with a dead zone and 0.858 at 0.66 bits without.
 //
-// Error: at most step / 2; so with a step that is set, no residual grows beyond step / 2, or 1/254
-// of the largest magnitude. With the codec's own step the largest value always is a code of 1 or
-// more and leaves at most half of itself: c^2 = 1 - 0.75 / n for n floats, at most kMostFloats.
-// That bound is that of one value among many equal ones. Usual gradients lose 20 to 45 % of their
-// squared norm at 0.6 to 0.15 bits.
+// Error: at most step / 2. If the step is set, no residual therefore exceeds step / 2, or 1/254 of
+// the largest magnitude. With the segment's own step the largest value always gets a code of at
+// least 1 and loses at most half of itself: c^2 = 1 - 0.75 / n for n floats, at most kMostFloats.
+// This bound is for one sent value among many of equal size. Typical gradients lose 20 to 45 % of
+// their squared norm at 0.6 to 0.15 bits a value.
 #pragma once
 
 #include <memory>
@@ -46,20 +49,20 @@ namespace dp {
 
 class Ecq final : public Codec {
  public:
-  // No segment is longer.
+  // The longest segment, in floats.
   static constexpr std::size_t kMostFloats = std::size_t{1} << 24;
 
   explicit Ecq(const CodecSpec& codec_spec);
 
   [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
-  // Includes the room that encoding needs. No payload is longer than n + 5 bytes, but for dense
-  // ones.
+  // Includes scratch space for encoding. Except for dense payloads, no payload is longer than n + 5
+  // bytes.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const override {
     return std::nullopt;
   }
-  // By the bits that gradients took with this step.
+  // Estimated from the bits that gradients took with this step.
   [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const override;
   [[nodiscard]] double contraction() const override;
 
@@ -77,7 +80,7 @@ class Ecq final : public Codec {
                                         const EncodeContext& context) const;
 
   float step_;                                 // in root mean squares
-  std::size_t quarters_;                       // of `blend`
+  std::size_t quarters_;                       // `blend` in quarters
   std::unique_ptr<const Codec> four_, eight_;  // of the dense forms
 };
 

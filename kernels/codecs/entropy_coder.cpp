@@ -1,3 +1,11 @@
+// Outline: CodeBlocks::add() collects the nonzero codes of each block. encode() then visits blocks
+// and codes from the last to the first, because rANS decodes in the reverse order of encoding: per
+// code its level, plain bits and gap, then the block's size, then its count. decode_add() reads
+// forwards: count, size, then gap, plain bits and level of each code.
+//
+// Both sides handle usual codes by the fast path of entropy_stream.hpp while there is room. Codes
+// with escapes, and codes near the end of the room, take the checked functions (put_long,
+// get_long).
 #include "kernels/codecs/entropy_coder.hpp"
 
 #ifdef __AVX2__
@@ -18,15 +26,15 @@ namespace dp::entropy {
 namespace {
 
 constexpr std::uint32_t kMostLevel = 126;
-// With fewer codes that are not zero there is one state. Two are 4 bytes more, which is 0.5 % at
-// 0.1 bits a value, and decode 1.4 to 1.6 times as fast. Four were a tenth faster to encode at 1.2
-// bits or more, and no faster to decode.
+// With fewer nonzero codes than this there is one state. Two states cost 4 bytes more, 0.5 % at 0.1
+// bits a value, and decode 1.4 to 1.6 times as fast. Four were a tenth faster to encode at 1.2 bits
+// or more, and no faster to decode.
 constexpr std::size_t kTwoStatesFrom = 1024;
 
 constexpr std::size_t kWord = 64;
-constexpr std::size_t kAtOnce = 4;  // codes that CodeBlocks::add() writes before it looks again
+constexpr std::size_t kAtOnce = 4;  // codes that CodeBlocks::add() writes between two checks
 
-// Bit k is set where code k of 64 is not zero.
+// Bit k is set if code k of 64 is not zero.
 std::uint64_t not_zero_in(const std::int8_t* codes) {
 #ifdef __AVX2__
   const auto zeros = [codes](std::size_t at) {
@@ -68,21 +76,22 @@ std::uint32_t sum_of_magnitudes(const std::int8_t (&codes)[kBlock]) {
 
 std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
-// A symbol at the end of a table, as often as needed, then the rest: backwards.
+// Writes `value` as a symbol of the table, after as many escapes as needed. The encoder runs
+// backwards, so the final symbol is put first.
 template <std::uint32_t kSymbols, std::size_t kStates>
 void put_long(Encoder<kStates>& encoder, const Table& table, std::uint32_t value) {
   encoder.put(table, value % (kSymbols - 1));
   for (; value >= kSymbols - 1; value -= kSymbols - 1) encoder.put(table, kSymbols - 1);
 }
 
-// How a block's codes are written.
+// The tables for a block's codes.
 struct CodeTables {
   const Table& gap;
   const Table* level;  // null: all levels are 0
-  unsigned shift;      // of gaps, so many bits are plain
+  unsigned shift;      // number of low bits of a gap that are plain
 };
 
-// The last code first.
+// Puts the block's codes, the last one first.
 template <std::size_t kStates>
 void put_codes(Encoder<kStates>& encoder, const CodeBlocks::Block& block, const CodeTables& t) {
   const std::uint32_t plain_gaps = (1u << t.shift) - 1;
@@ -111,7 +120,7 @@ void put_codes(Encoder<kStates>& encoder, const CodeBlocks::Block& block, const 
   encoder.go_on_from(fast);
 }
 
-// The contexts in which a block is coded: buckets of the blocks before it.
+// The contexts of a block: buckets of earlier blocks.
 struct Context {
   std::size_t count = 0, size = 0;
 };
@@ -131,7 +140,7 @@ void put_block(Encoder<kStates>& encoder, const CodeBlocks::Block& block, Contex
   encoder.put(t.count[before.count], bucket);
 }
 
-// A value above `most` is returned as one above it.
+// Reads a value written by put_long. A value above `most` is returned as most + 1.
 template <std::uint32_t kSymbols, std::size_t kStates>
 std::uint32_t get_long(Decoder<kStates>& decoder, const Table& table, std::uint32_t most) {
   std::uint32_t value = 0;
@@ -147,8 +156,8 @@ float value_of(std::uint32_t level, std::uint32_t sign, float step) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
 }
 
-// Delays additions until the cache lines that they need, which are prefetched, have come: at few
-// bits each value has a line of its own.
+// Delays additions until their cache lines, which are prefetched, have arrived: at few bits almost
+// every value is in a different line.
 class LateSums {
  public:
   LateSums() { places_.fill(&nothing_); }
@@ -169,7 +178,7 @@ class LateSums {
   std::size_t next_ = 0;
 };
 
-// The output for the codes of one block.
+// The destination of one block's decoded codes.
 struct Target {
   std::span<float> out;
   float step;
@@ -180,8 +189,8 @@ struct Target {
   }
 };
 
-// The next codes of a block as long as there is room and they have no symbol that others follow.
-// Returns the place behind the last one; `count` falls with each.
+// The fast path for the next codes of a block, while there is room and no symbol is an escape.
+// Returns the place after the last code; decrements `count` for each.
 template <bool kHasLevels, std::size_t kStates>
 std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t next,
                             const Target& target, std::size_t& count) {
@@ -204,11 +213,11 @@ std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std:
   return next;
 }
 
-// `count` codes. False for bytes that no encoder writes.
+// Decodes `count` codes. False for bytes that no encoder writes.
 template <std::size_t kStates>
 bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count,
                const Target& target) {
-  std::size_t next = 0;  // the first place that may come
+  std::size_t next = 0;  // the first place that may follow
   while (true) {
     next = t.level != nullptr ? add_usual_codes<true>(decoder, t, next, target, count)
                               : add_usual_codes<false>(decoder, t, next, target, count);
@@ -225,7 +234,7 @@ bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count
   }
 }
 
-// False for bytes that no encoder writes.
+// Decodes one block. False for bytes that no encoder writes.
 template <std::size_t kStates>
 bool add_block(Decoder<kStates>& decoder, Context& context, const Target& target) {
   const Tables& t = tables();
@@ -246,7 +255,7 @@ std::optional<std::size_t> encode_with(const CodeBlocks& blocks, std::byte* out,
   const std::size_t n = blocks.codes();
   Encoder<kStates> encoder({room, n}, {out, n});
   const Tables& t = tables();
-  // Each block's size context is that of the last block before it that is not empty.
+  // A block's size context is the size bucket of the last nonempty block before it.
   std::size_t before = blocks.size();  // the size context comes from block before - 1
   const auto context_of = [&](std::size_t b) {
     Context context;
@@ -283,7 +292,7 @@ bool decode_add_with(std::span<const std::byte> in, float step, std::span<float>
 
 }  // namespace
 
-// The heads, then places, then codes. add() writes up to kAtOnce more of these than there are.
+// The heads, then places, then codes. add() may write up to kAtOnce places and codes too many.
 std::size_t CodeBlocks::bytes(std::size_t n) {
   return blocks_of(n) * sizeof(Head) + 2 * (n + kAtOnce);
 }
@@ -296,7 +305,8 @@ CodeBlocks::CodeBlocks(std::byte* memory, std::size_t n)
   DP_ASSERT(n <= kMostCodes, "{} codes in one piece", n);
 }
 
-// A word has few codes as a rule; these are written without a branch for each.
+// A word of 64 codes usually has few nonzero ones. They are written kAtOnce at a time without a
+// branch for each.
 void CodeBlocks::add(const std::int8_t (&codes)[kBlock]) {
   std::size_t end = not_zero_;
   for (std::size_t begin = 0; begin < kBlock; begin += kWord) {

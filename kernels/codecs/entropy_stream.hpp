@@ -1,4 +1,5 @@
-// The symbols and plain bits of the entropy coder as bytes (entropy_coder.hpp has the format).
+// Writes and reads the symbols and plain bits of the entropy coder (entropy_coder.hpp has the
+// format).
 #pragma once
 
 #include <array>
@@ -17,19 +18,20 @@ inline constexpr std::uint32_t kLeastState = 1u << 16;
 // Masks of the head.
 inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64;
 
-// Both sides have a fast way for the usual code, which has one or two symbols and plain bits. There
-// nobody looks whether there is room, and nothing jumps: whether a state exchanges a word can't be
-// foretold. It works on a copy of what moves, which then stays in registers.
+// Encoder and Decoder each have a fast path, Fast, for the usual code: one or two symbols, and
+// plain bits. Fast does not check for room; the caller does. It has no branches, because whether a
+// state exchanges a word is unpredictable. It works on a copy of the changing members, which stays
+// in registers; go_on_from() copies them back.
 #define DP_FAST [[gnu::always_inline]] inline
 
 // All bits set, or none.
 DP_FAST std::uint32_t mask_if(bool condition) { return condition ? ~0u : 0u; }
 
-// The one whose turn it is comes first.
+// The state whose turn it is comes first.
 template <std::size_t kStates>
 using States = std::array<std::uint32_t, kStates>;
 
-// The first state has a new value; it is then the other one's turn.
+// Gives the first state its new value and passes the turn to the other one.
 template <std::size_t kStates>
 DP_FAST void take_turn(States<kStates>& states, std::uint32_t value) {
   if constexpr (kStates > 1) {
@@ -39,7 +41,8 @@ DP_FAST void take_turn(States<kStates>& states, std::uint32_t value) {
   }
 }
 
-// Writes from one end of its room to the other one: downwards from the end, or upwards.
+// Writes from one end of its room to the other: downwards from the end, or upwards from the
+// beginning.
 template <bool kDown>
 class RoomWriter {
  public:
@@ -63,7 +66,7 @@ class RoomWriter {
   [[nodiscard]] std::span<const std::byte> written() const {
     return kDown ? std::span<const std::byte>(at_, end_) : std::span<const std::byte>(begin_, at_);
   }
-  // For those who write without looking for room.
+  // For callers that write without checking for room.
   [[nodiscard]] std::byte* at() const { return at_; }
   void move_to(std::byte* at) { at_ = at; }
 
@@ -72,11 +75,11 @@ class RoomWriter {
   bool is_full_ = false;
 };
 
-// With one state, or with two that are taken in turn.
+// Encodes with one state, or with two that alternate.
 template <std::size_t kStates>
 class Encoder {
  public:
-  // The fast way: for codes while has_room().
+  // The fast path. Use only while has_room().
   struct Fast {
     States<kStates> states;
     std::uint32_t held;
@@ -124,7 +127,7 @@ class Encoder {
       plain_.put(static_cast<std::uint32_t>(last_ >> held_));
     }
   }
-  // For so many codes.
+  // Whether there is room for this many codes.
   [[nodiscard]] bool has_room(std::size_t codes) const {
     return words_.room() >= codes * 2 * sizeof(std::uint16_t) &&
            plain_.room() >= codes * sizeof(std::uint32_t);
@@ -139,8 +142,8 @@ class Encoder {
   }
   [[nodiscard]] bool is_full() const { return words_.is_full() || plain_.is_full(); }
 
-  // Everything, in the order of the wire; nothing if it is longer than `room`. `out` may be where
-  // the plain bits were written.
+  // Writes everything in the order of the wire, unless it is longer than `room`. `out` may be the
+  // memory into which the plain bits were written.
   std::optional<std::size_t> finish(std::byte* out, std::size_t room) {
     const auto plain = plain_.written(), words = words_.written();
     const auto head =
@@ -171,7 +174,7 @@ class Encoder {
 template <std::size_t kStates>
 class Decoder {
  public:
-  // The fast way: for codes while has_room().
+  // The fast path. Use only while has_room().
   struct Fast {
     const std::byte *words, *plain;
     States<kStates> states;
@@ -193,7 +196,7 @@ class Decoder {
     DP_FAST std::uint32_t get_plain(unsigned count) {
       std::uint32_t word = 0;
       std::memcpy(&word, plain - sizeof word, sizeof word);
-      // Not before it is needed, since what is there may be the last words.
+      // Merged only if needed: otherwise these bytes may belong to words[].
       const std::uint32_t takes = mask_if(held < count);
       plain -= takes & sizeof word;
       bits |= std::uint64_t{word & takes} << (held & 31);
@@ -205,7 +208,7 @@ class Decoder {
     }
   };
 
-  // `in` without the head. Ends with has_failed() if the parts do not fit into it.
+  // `in` excludes the head. has_failed() is set if the parts do not fit into it.
   Decoder(std::uint32_t head, std::span<const std::byte> in)
       : next_(in.data()), plain_(in.data() + in.size()), held_(head & kHeld) {
     const std::size_t bytes_of_first = (held_ + 7) / 8;
@@ -251,7 +254,7 @@ class Decoder {
     return bits;
   }
   [[nodiscard]] Fast fast() const { return {next_, plain_, states_, bits_, held_}; }
-  // For one code more.
+  // Whether there is input for one more code.
   [[nodiscard]] DP_FAST bool has_room(const Fast& fast) const {
     return static_cast<std::size_t>(fast.plain - fast.words) >=
            2 * sizeof(std::uint16_t) + sizeof(std::uint32_t);
@@ -264,20 +267,20 @@ class Decoder {
     held_ = fast.held;
   }
   [[nodiscard]] bool has_failed() const { return has_failed_; }
-  // Whether exactly what was written was read.
+  // Whether all input was read and the states are back at their initial values.
   [[nodiscard]] bool is_at_end() const {
     return !has_failed_ && next_ == plain_ && held_ == 0 && states_.front() == kLeastState &&
            states_.back() == kLeastState;
   }
 
  private:
-  // What the state was before this symbol was coded, if no word was given.
+  // The state before this symbol was encoded, if no word was written.
   DP_FAST static std::uint32_t decoded(const Table::Found& found, std::uint32_t place,
                                        std::uint32_t state) {
     return found.share * (state >> kTableBits) + place - found.start;
   }
 
-  // Whether so many bytes are left; otherwise it has failed.
+  // Whether this many bytes are left; otherwise decoding has failed.
   bool has(std::size_t bytes) {
     const bool is_there = static_cast<std::size_t>(plain_ - next_) >= bytes;
     has_failed_ |= !is_there;

@@ -5,7 +5,8 @@
 namespace dp::entropy {
 namespace {
 
-// Shares in proportion to the weights, each at least 1. The largest takes what rounding leaves.
+// Sets shares in proportion to the weights, each at least 1. The largest one absorbs the rounding
+// error.
 template <std::size_t kCount>
 void fill(Table& table, const std::array<double, kCount>& weights) {
   static_assert(kCount <= kGapSymbols);
@@ -33,7 +34,7 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
   }
 }
 
-// Weights of 0, 1, ... with the ratio q; the last stands for all further ones.
+// Weights of 0, 1, ... with ratio q; the last weight is the sum of all further ones.
 template <std::size_t kCount>
 std::array<double, kCount> geometric(double q) {
   std::array<double, kCount> weights{};
@@ -43,7 +44,7 @@ std::array<double, kCount> geometric(double q) {
   return weights;
 }
 
-// Weights that fall by `ratio` with the distance from `middle`, and `least` more.
+// Weights that fall by `ratio` with the distance from `middle`, plus `least`.
 template <std::size_t kCount>
 std::array<double, kCount> near(std::size_t middle, double ratio, double least) {
   std::array<double, kCount> weights{};
@@ -70,19 +71,19 @@ Tables::Tables() {
     std::fill_n(bucket_of_count.begin() + first, counts, static_cast<std::uint8_t>(b));
     const double mean = std::max(0.5, first + (static_cast<double>(counts) - 1) / 2);
     const double full = std::min(0.98, mean / static_cast<double>(kBlock));
-    // A share of 1/8 or more of what is left after the shift is not zero.
+    // Shift until the shifted gap is 0 with a probability of 0.117 (about 1/8) or more.
     double empty = 1 - full;
     while (1 - empty < 0.117) {
       empty *= empty;
       ++shift[b];
     }
     fill(gap[b], geometric<kGapSymbols>(empty));
-    // Blocks are often as full as the one before, or empty.
+    // A block is often as full as the previous one, or empty.
     auto of_next = near<kCountBuckets.size()>(b, b == 0 ? 0.06 : b <= 8 ? 0.72 : 0.56, 0.005);
     if (b > 0) of_next[0] += 2.0 / static_cast<double>(b);
     fill(count[b], of_next);
   }
-  double mean = 1.0 / 16 / 1.2247;  // of the first bucket that has levels
+  double mean = 1.0 / 16 / 1.2247;  // mean level of the first bucket that has levels
   for (std::size_t b = 0; b < kSizeBuckets; ++b) {
     fill(size[b], near<kSizeBuckets>(b, 0.6, 0.01));
     if (b == 0) continue;

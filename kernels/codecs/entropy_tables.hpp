@@ -1,4 +1,4 @@
-// The built-in tables of the entropy coder, and what decides which one is used (entropy_coder.hpp).
+// The built-in tables of the entropy coder, and the rules that select them (entropy_coder.hpp).
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kGapSymbols = 24, kLevelSymbols = 16;
 inline constexpr std::size_t kSizeBuckets = 12;
 
 struct CountBucket {
-  std::uint16_t first;  // the least count
+  std::uint16_t first;  // the smallest count
   std::uint8_t bits;    // the bucket has 2^bits counts
 };
 inline constexpr std::array<CountBucket, 18> kCountBuckets{{{0, 0},
@@ -58,21 +58,21 @@ struct Symbol {
   }
 
   std::uint64_t reciprocal = 0;
-  std::uint32_t limit = 0;       // states from here on give a word away first
-  std::uint32_t bias = 0;        // start, for a share of 1 kTableSize - 1 more
+  std::uint32_t limit = 0;       // states from here on write a word first
+  std::uint32_t bias = 0;        // start; plus kTableSize - 1 if the share is 1
   std::uint32_t complement = 0;  // kTableSize - share
 };
 
-// What the decoder reads of a table is small, since layers throw tables out of the caches
-// between two segments: a list of all places would be 8 KB, and waiting for it took half of the
-// decoder's time in training.
+// The part that the decoder reads is small, because layers evict the tables from the caches between
+// two segments. A list of all places would take 8 KB, and waiting for it took half of the decoder's
+// time in training.
 struct Table {
   static constexpr unsigned kGroupBits = 2;
   struct Found {
     std::uint32_t symbol, start, share;
   };
 
-  // Which symbol has a place of the table: from the one that has the first place of its group on.
+  // The symbol at a place of the table: searches from the symbol at the first place of its group.
   [[nodiscard, gnu::always_inline]] Found at(std::uint32_t place) const {
     std::uint32_t symbol = first_of_group[place >> kGroupBits];
     std::uint32_t part = parts[symbol];
@@ -86,8 +86,8 @@ struct Table {
 };
 
 struct Tables {
-  std::array<Table, kCountBuckets.size()> count;  // by the last block's bucket
-  std::array<Table, kSizeBuckets> size;           // by the last block's bucket that has one
+  std::array<Table, kCountBuckets.size()> count;  // by the previous block's bucket
+  std::array<Table, kSizeBuckets> size;           // by the last nonempty block's bucket
   std::array<Table, kCountBuckets.size()> gap;    // by the count's bucket
   std::array<Table, kSizeBuckets> level;          // by the size's bucket
   std::array<std::uint8_t, kCountBuckets.size()> shift{};
@@ -96,11 +96,11 @@ struct Tables {
   Tables();
 };
 
-// Made once.
+// Built on the first call.
 [[nodiscard]] const Tables& tables();
 
-// The bucket of the mean of `count` levels with that sum: 0 if all are 0, else by factors of 1.5
-// from 1/16 on.
+// The bucket of the mean of `count` levels with this sum: 0 if all are 0, else buckets that grow by
+// factors of 1.5 from 1/16.
 [[nodiscard]] std::size_t size_bucket(std::uint32_t count, std::uint32_t sum);
 
 }  // namespace dp::entropy

@@ -2,12 +2,13 @@
 //
 // Wire format of a segment of n floats:
 //     binary16 value[n]          little-endian; 1 sign, 5 exponent, 10 mantissa bits
-// Round to nearest, ties to even; magnitudes above 65504 become 65504, those of 2^-25 or less
-// become zero, half precision's denormals are used. NaN and infinities are never sent.
+// Rounds to nearest, ties to even. Magnitudes above 65504 become 65504, and magnitudes of 2^-25 or
+// less become zero. Half precision's denormals are kept. NaN and infinities are never sent.
 //
 // Error: |v - decoded| <= max(2^-11 |v|, 2^-25) up to 65504, |v| - 65504 beyond.
+//
 // Contraction c = 2^-11 for values in the normal range, 2^-14 to 65504. Smaller values round to a
-// fixed grid, so below 2^-25 nothing is sent until feedback has gathered enough.
+// fixed grid, so values below 2^-25 are not sent until feedback has accumulated enough.
 //
 // Same bytes everywhere: the conversion is correctly rounded, so the processor's instruction (F16C)
 // and the integer arithmetic below agree; a test compares them.
@@ -43,7 +44,7 @@ DP_HD inline std::uint16_t from_float(float v) {
   // precision's smallest step.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t small = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
-  // Otherwise change the exponent's bias and round the 13 bits that go, ties to even.
+  // Otherwise change the exponent's bias and round off 13 bits, ties to even.
   const std::uint32_t odd = (magnitude >> 13) & 1u;
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + odd) >> 13;
   return static_cast<std::uint16_t>(sign | (magnitude < 0x38800000u ? small : normal));
@@ -72,7 +73,7 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-11; }
 
-  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -110,7 +111,7 @@ class Format {
     }
   }
 
-  // False where a value is not finite.
+  // False if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {

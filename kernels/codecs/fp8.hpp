@@ -1,23 +1,24 @@
 // fp8: an 8-bit float (E4M3 of Micikevicius et al. 2022, "FP8 formats for deep learning"), one
 // scale per block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 8 bits: 1 sign, 4 exponent (bias 7) and 3
-// mantissa bits, with denormals; 0x7F and 0xFF, that format's NaN, are never sent.
+// Wire format: as in scaled_blocks.hpp, with codes of 8 bits: 1 sign, 4 exponent (bias 7) and 3
+// mantissa bits, with denormals. 0x7F and 0xFF, E4M3's NaN, are never sent.
 //     value = E4M3 * scale,   scale = absmax / 448,   448 the largest E4M3
-// Round to nearest, ties to even. Zero is exact, the largest value of a block is reproduced up to
-// rounding.
+// Rounds to nearest, ties to even. Zero is exact, and the largest value of a block is reproduced up
+// to rounding.
 //
-// Compared with q8 and q8n: values from a block's largest down to 2^-15 of it have about the same
-// relative error (2.6 % rms), so small values of a block stay useful. The squared error of the
-// whole block, which its large values decide, is smaller with q8 and smallest with q8n.
+// Compared with q8 and q8n: all values from a block's largest down to 2^-15 of it have about the
+// same relative error (2.6 % rms), so a block's small values stay useful. The squared error of the
+// whole block is dominated by its large values; it is smaller with q8 and smallest with q8n.
 //
-// Error: with |v| >= 2^-6 scale at most |v| / 17, else at most 2^-10 scale; plus 2^-22 |v|. (Codes
-// are 2^(e-3) apart from 2^e on, and the value that loses the largest part of itself is the middle
-// of the first gap, 17/16 2^e.)
-// Contraction: the largest value of a block is the multiple 448 and loses nothing. The worst block
-// has all others in the middle of the first gap of the same binade, 272 between 256 and 288, so
-// c^2 = K 16^2 / (K 272^2 + 448^2) with K = block - 1: 0.0588 at 2048, 1/17 in the limit. (Values
-// of 2^-10 scale, which become zero, are lost whole, but are too small to count.)
+// Error: at most |v| / 17 if |v| >= 2^-6 scale, else at most 2^-10 scale; plus 2^-22 |v|. (From 2^e
+// on, codes are 2^(e-3) apart. The value with the largest relative error is the middle of the first
+// gap, 17/16 2^e.)
+//
+// Contraction: the largest value of a block is the multiple 448 and loses nothing. In the worst
+// block all others are in the middle of the first gap of the same binade, 272 between 256 and 288.
+// With K = block - 1, c^2 = K 16^2 / (K 272^2 + 448^2): c is 0.0588 at 2048, and 1/17 in the limit.
+// (Values of 2^-10 scale become zero and are lost whole, but are too small to count.)
 #pragma once
 
 #include <cmath>
@@ -34,7 +35,7 @@ DP_HD inline std::uint32_t from_magnitude(float y) {
   // Below 2^-6 an addition does the rounding: near 2^14 floats are 2^-9 apart, which is E4M3's
   // smallest step.
   const std::uint32_t small = std::bit_cast<std::uint32_t>(y + 0x1p14f) - 0x46800000u;
-  // Otherwise change the exponent's bias and round the 20 bits that go, ties to even.
+  // Otherwise change the exponent's bias and round off 20 bits, ties to even.
   const std::uint32_t odd = (bits >> 20) & 1u;
   const std::uint32_t normal = (bits - 0x3C000000u + 0x7FFFFu + odd) >> 20;
   return bits < 0x3C800000u ? small : normal;
@@ -62,7 +63,7 @@ class Format : public ScaledBlocks<8> {
     return 16.0 * std::sqrt(others / (others * 272.0 * 272.0 + 448.0 * 448.0)) + 0x1p-21;
   }
 
-  // The pieces that every device's loops are made of (see linear.hpp).
+  // The building blocks of every device's loops (see linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < kTiny) return {0.0f, 0.0f};
@@ -95,7 +96,7 @@ class Format : public ScaledBlocks<8> {
                                      [=](float v, std::size_t) { return code_of(v, block); });
   }
 
-  // False where a scale or a code is one that no encoder writes.
+  // False if no encoder writes such a scale or code.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -1,12 +1,12 @@
-// Sums of a block in one fixed order, which is that of a vector unit: 16 lanes, then a tree.
+// Sums over a block in one fixed order that suits vector units: 16 lanes, then a tree.
 #pragma once
 
 #include <cstddef>
 
 namespace dp {
 
-// The sum of term(i) for i < m: lane k adds the terms k, k + 16, k + 32, ... in that order; then
-// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float, double or a whole number.
+// The sum of term(i) for i < m. Lane k adds the terms k, k + 16, k + 32, ... in that order; then
+// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float, double or an integer type.
 template <class T, class Term>
 T lane_sum(std::size_t m, Term term) {
   constexpr std::size_t kLanes = 16;

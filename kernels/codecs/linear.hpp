@@ -1,22 +1,24 @@
 // q16, q8, q4: symmetric linear bins, one scale per block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 16, 8 or 4 bits; value = code * scale.
+// Wire format: as in scaled_blocks.hpp, with codes of 16, 8 or 4 bits; value = code * scale.
 //   q16: int16, -32767..32767. q8: int8, -127..127.
 //   q4: a nibble, code + 8, codes -7..7. Byte i of a block of m floats holds float i in its low
-//   nibble and float i + (m+1)/2 in its high one (8, that is zero, where there is none).
+//   nibble and float i + (m+1)/2 in its high one (8, which is zero, if there is no such float).
 // With L = 32767, 127 or 7: scale = absmax / L, x = v * (L / absmax), and the code is x rounded:
 //   round=nearest      to the nearest whole number, ties to even;
-//   round=stochastic   up with the probability of its fractional part, else down: a uniform draw
-//                      (draws.hpp) is compared with it. At most L in magnitude.
+//   round=stochastic   up with the probability of its fractional part, else down, by comparison
+//                      with a uniform draw (draws.hpp). At most L in magnitude.
 // The largest value of a block is reproduced up to rounding, zero exactly.
 //
 // Error, nearest: |v - decoded| <= scale / 2 + 2^-22 |v|. Stochastic: below scale + 2^-22 |v|, and
 // the mean over draws is v up to 2^-22 |v| + 2^-23 scale (QSGD, Alistarh et al. 2017, with the
-// maximum norm), so errors of ranks and steps average out without feedback.
-// Contraction, nearest: the error is at most |v| where v rounds to zero, at most scale / 2
-// elsewhere and nothing at the largest value. The worst block has one value L * scale and all
-// others at scale / 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2): q4 of 2048: 0.955, q8:
-// 0.175, q16: 0.0007. Stochastic rounding is no contraction: a small value may become a whole bin.
+// maximum norm). Errors of ranks and steps therefore average out without feedback.
+//
+// Contraction, nearest: the error is at most |v| if v rounds to zero, at most scale / 2 otherwise,
+// and zero for the largest value. The worst block has one value L * scale and all others at scale /
+// 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2). With blocks of 2048, c is 0.955 for q4,
+// 0.175 for q8 and 0.0007 for q16. Stochastic rounding is no contraction: a small value may become
+// a whole bin.
 #pragma once
 
 #include <cmath>
@@ -53,9 +55,9 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
 
-  // The pieces that the loops of every device are made of. A Block holds what the codes of a block
-  // need. block_of makes it from the block's largest magnitude; read_head makes it from the block's
-  // head, its 4 bytes in the first part of a payload, and returns false for a head that no encoder
+  // The building blocks of every device's loops. A Block holds the values needed to code one block.
+  // block_of makes it from the block's largest magnitude. read_head makes it from the block's head,
+  // its 4 bytes in the first part of a payload, and returns false for a head that no encoder
   // writes.
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
@@ -78,7 +80,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     constexpr auto kLevels = static_cast<float>(levels(kBits));
     const float x = v * block.inverse, below = std::floor(x);
     const float q = below + (draw < x - below ? 1.0f : 0.0f);
-    // The largest value may be a rounding beyond L.
+    // Rounding may push the largest value beyond L.
     return coded(q > kLevels ? kLevels : q < -kLevels ? -kLevels : q, block);
   }
   DP_HD code_layout::Coded code_of(float v, const Block& block, const Draws& draws,
@@ -91,7 +93,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     if constexpr (kBits == 16) code = static_cast<std::int16_t>(bits);
     return static_cast<float>(code) * block.scale;
   }
-  // Accepts every code, even the one below -L (Codec::decode says why).
+  // Accepts every code, even the one below -L (Codec::decode explains why).
   DP_HD static bool is_code(std::uint32_t) { return true; }
 
   // Encodes floats [begin, begin + m) of a segment of n, one block.
@@ -112,8 +114,8 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     }
   }
 
-  // Decodes the same block into `out` (its first float); false where no encoder writes such a scale
-  // or padding.
+  // Decodes the same block into `out` (its first float). False if no encoder writes such a scale or
+  // padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -2,8 +2,8 @@
 //
 // Wire format of a segment of n floats:
 //     float32 value[n]           little-endian
-// Lossless, so there is no residual. Input with NaN or an infinity is sent as zeros and reported,
-// as by every codec.
+// Lossless, so there is no residual. As in every codec, input with NaN or an infinity is sent as
+// zeros and reported.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return n * sizeof(float); }
   double contraction() const { return 0.0; }
 
-  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -47,12 +47,12 @@ class Format {
     std::memcpy(payload + begin * sizeof(float), partial, m * sizeof(float));
   }
 
-  // False where a value is not finite.
+  // False if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {
     const std::byte* in = payload + begin * sizeof(float);
-    // Signed: every vector unit has the maximum.
+    // Signed, because every vector unit has a signed maximum.
     std::int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (std::size_t i = 0; i < m; ++i) {

@@ -1,30 +1,37 @@
 // q8n, q4n: symmetric bins that are denser near zero, one scale per block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 8 or 4 bits, as those of q8 and q4
-// (linear.hpp). The table of values is the signed squares: with L = 127 or 7,
+// Wire format: as in scaled_blocks.hpp, with codes of 8 or 4 bits as in q8 and q4 (linear.hpp). The
+// table of values is the signed squares: with L = 127 or 7,
 //     value = code * |code| * scale,   scale = absmax / L^2,   code = -L..L,
-// and a value takes the code of the nearest entry, ties to the even one. Zero is exact, the largest
-// value of a block is reproduced up to rounding.
+// and a value takes the code of the nearest entry, ties to the even one. Zero is exact, and the
+// largest value of a block is reproduced up to rounding.
 //
-// Why squares: the error of fine bins is least where the density of entries follows the cube root
+// Why squares: the error of fine bins is smallest if the density of entries follows the cube root
 // of the values' density (Panter and Dite 1951). Gradients have heavy tails: most values of a block
-// lie below a tenth of its largest one, where q8 and q4 have a tenth of their entries and this
-// table a third. A gap beside v is 2 sqrt(|v| absmax) / L here and absmax / L there, so the squared
-// error is 4 mean|v| / absmax of the linear one. And the nearest square needs no table: the middle
-// between k^2 and (k+1)^2 is (k + 1/2)^2 + 1/4, so with y = |v| / scale, k = round(sqrt(y - 1/4))
-// is exact, and every vector unit has a correctly rounded square root.
+// lie below a tenth of its largest one. q8 and q4 have a tenth of their entries there, this table a
+// third. The gap at v is 2 sqrt(|v| absmax) / L wide in this table and absmax / L in the linear
+// one, so the squared error is 4 mean|v| / absmax of the linear one's.
 //
-// Measured relative errors, blocks of 2048: gradients of ResNet-20 on the synthetic set (one rank,
-// batch 32; step 20 and step 390), and heavy_tailed_gradient of the tests:
-//     q8 0.014, 0.022; 0.032    q8n 0.008, 0.010; 0.011
-//     q4 0.20,  0.27;  0.36     q4n 0.16,  0.17;  0.19
-// Blocks of 256 have fewer outliers, and the gain is less: q4 0.13, 0.18, q4n 0.13, 0.14.
+// The nearest square needs no table. The middle between k^2 and (k+1)^2 is (k + 1/2)^2 + 1/4, so
+// with y = |v| / scale, k = round(sqrt(y - 1/4)) is exact; and every vector unit has a correctly
+// rounded square root.
+//
+// Relative errors measured with blocks of 2048, for gradients of ResNet-20 on the synthetic set
+// (one rank, batch 32) and for heavy_tailed_gradient of the tests:
+//              step 20   step 390   heavy_tailed_gradient
+//     q8       0.014     0.022      0.032
+//     q8n      0.008     0.010      0.011
+//     q4       0.20      0.27       0.36
+//     q4n      0.16      0.17       0.19
+// Blocks of 256 have fewer outliers, and the gain is smaller: q4 0.13 and 0.18, q4n 0.13 and 0.14.
 //
 // Error: with t = L sqrt(|v| / absmax), at most min(|v|, (t + 1/2) scale) + 2^-20 |v|.
+//
 // Contraction: in the gap above k^2 the worst value is in the middle, with error (k + 1/2) scale.
-// The worst block has one value L^2 * scale and all others in the middle of one gap, so
-// c^2 = max over k of N (k + 1/2)^2 / (N (k^2 + k + 1/2)^2 + L^4) with N = block - 1:
-// q4n of 2048: 0.55, q8n: 0.037.
+// The worst block has one value L^2 * scale and all others in the middle of one gap. With N = block
+// - 1,
+//     c^2 = max over k of N (k + 1/2)^2 / (N (k^2 + k + 1/2)^2 + L^4)
+// With blocks of 2048, c is 0.55 for q4n and 0.037 for q8n.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +67,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(worst) * (1.0 + 0x1p-12);
   }
 
-  // The pieces that every device's loops are made of (see linear.hpp).
+  // The building blocks of every device's loops (see linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
@@ -98,7 +105,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
                                          [=](float v, std::size_t) { return code_of(v, block); });
   }
 
-  // False where no encoder writes such a scale or padding.
+  // False if no encoder writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -1,4 +1,4 @@
-// Errors of payloads that no encoder writes. Usable from .cu files.
+// Errors for payloads that no encoder writes. Usable from .cu files.
 #pragma once
 
 #include <cstddef>

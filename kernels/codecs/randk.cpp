@@ -20,7 +20,7 @@ namespace {
 using Key = std::uint64_t;
 constexpr std::uint32_t kInfinityBits = 0x7F800000u;
 
-// The places of a segment, one after the other; 1 <= k <= n.
+// Generates the places of a segment in order; 1 <= k <= n.
 class Places {
  public:
   Places(Key key, std::size_t n, std::size_t k)

@@ -1,16 +1,16 @@
-// What the formats with one scale per block and codes of a fixed width have in common.
+// Common part of the formats with one scale per block and codes of a fixed width.
 //
 // Wire format of a segment of n floats in blocks of `block` (the last one may be shorter):
-//     float32 scale[blocks]      little-endian; >= 0, at most 2^126 over the largest multiple of it
-//                                that a code stands for
+//     float32 scale[blocks]      little-endian; 0 to 2^126 / M, where M is the largest multiple of
+//                                the scale that a code stands for
 //     codes                      block after block: see code_layout.hpp
 // A block whose largest magnitude is below 2^-100 is sent as zeros (scale 0), so no division
 // overflows and no product is denormal. A magnitude of 2^126 or more counts as not finite, so no
 // decoded value overflows.
 //
-// Same bytes everywhere: one division per block, correctly rounded; other operations are single
-// IEEE operations and never contracted (-ffp-contract=off, --fmad=false); the maximum is taken over
-// bit patterns, so its order does not matter, and NaN is the largest.
+// Same bytes everywhere: the one division per block is correctly rounded. All other operations are
+// single IEEE operations and never contracted (-ffp-contract=off, --fmad=false). The maximum is
+// taken over bit patterns, in which NaN is the largest, so its order does not matter.
 #pragma once
 
 #include <bit>
@@ -24,11 +24,11 @@
 
 namespace dp {
 
-// The scales of the blocks, whatever their codes are.
+// The blocks' scales, independent of the codes.
 class BlockScales {
  public:
-  // The bits of 2^126 / levels, the largest scale that an encoder writes. The bits of negative
-  // scales and of NaN are larger. With a scale up to this one no decoded value overflows.
+  // The bits of 2^126 / levels, the largest scale that an encoder writes: up to it no decoded value
+  // overflows. Negative scales and NaN have larger bits.
   DP_HD static constexpr std::uint32_t largest_scale(int levels) {
     return std::bit_cast<std::uint32_t>(0x1p126f / static_cast<float>(levels));
   }

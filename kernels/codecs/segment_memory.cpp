@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// The sum is made in one fixed order, and in double, since squares of floats can overflow.
+// Added in one fixed order, and in double, because squares of floats can overflow.
 template <class Value>
 double squares(std::size_t n, Value value) {
   return lane_sum<double>(n, [&](std::size_t i) {

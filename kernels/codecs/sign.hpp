@@ -1,16 +1,17 @@
-// sign: one bit a value and one scale a block.
+// sign: one bit per value and one scale per block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 1 bit, which is 1 for negative values
+// Wire format: as in scaled_blocks.hpp, with codes of 1 bit, which is 1 for negative values
 // (including -0). The scale is s, the mean magnitude of the block; a value decodes to s or -s. Byte
 // i of a block of m floats holds the floats i, i + w, ..., i + 7w with w = ceil(m / 8), the first
-// in its lowest bit, and 0 behind the last float.
+// in its lowest bit. Bits beyond the last float are 0.
 //
-// The mean magnitude is the scale with the least squared error, sum v^2 - (sum |v|)^2 / n (1-bit
+// The mean magnitude is the scale with the smallest squared error, sum v^2 - (sum |v|)^2 / n (1-bit
 // SGD, Seide et al. 2014; signSGD with error feedback, Karimireddy et al. 2019).
-// Contraction: (sum |v|)^2 >= sum v^2, with equality where one value alone is not zero, so
-// c = sqrt(1 - 1 / block): a contraction, but only just. For normal values it is 0.60.
 //
-// The mean is a sum in a fixed order (lane_sum.hpp) of magnitudes over the largest one.
+// Contraction: (sum |v|)^2 >= sum v^2, with equality if a single value is not zero, so c = sqrt(1 -
+// 1 / block): only just a contraction. For normally distributed values it is 0.60.
+//
+// The mean is summed in a fixed order (lane_sum.hpp) over magnitudes divided by the largest one.
 #pragma once
 
 #include <cmath>
@@ -42,7 +43,7 @@ class Format : public ScaledBlocks<1> {
         });
   }
 
-  // False where the scale or the padding cannot be.
+  // False if no encoder writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

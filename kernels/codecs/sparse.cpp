@@ -1,8 +1,10 @@
-// Encoding: the residual becomes v = partial + residual; the codec's cut says which values are
-// sent; their places are collected as u32 where the values will stand. One pass from the first to
-// the last then replaces each place by its value, writes the gap before it as a Rice code behind
-// the room for values, and leaves the rest (zero, or what bf16 rounds off) in the residual. With
-// bf16 values the gaps move up behind them. Decoding reads values and gaps in step.
+// Encoding: the residual becomes v = partial + residual, and the codec's cut selects the values to
+// send. Their places are collected as u32 in the memory for the values. One pass from the first to
+// the last then replaces each place by its value, writes the gap before it as a Rice code after the
+// memory for the values, and leaves the rest (zero, or the rounding error of bf16) in the residual.
+// With bf16 values the gaps move up to follow them.
+//
+// Decoding reads values and gaps in step.
 #include "kernels/codecs/sparse.hpp"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ using sparse::rice_parameter;
 
 constexpr std::uint32_t kInfinity = 0x7F800000u;
 constexpr std::size_t kCountBytes = sizeof(std::uint32_t);
-// The gaps' writer stores whole words.
+// BitWriter stores whole words.
 constexpr std::size_t kSlackBytes = sizeof(std::uint64_t);
 
 constexpr std::uint32_t magnitude_bits(std::uint32_t bits) { return bits & 0x7FFFFFFFu; }
@@ -33,7 +35,7 @@ void add(const float* values, float* sums, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) sums[i] += values[i];
 }
 
-// Writes bits, the first lowest. Needs kSlackBytes of room behind the last byte.
+// Writes bits, the first lowest. Needs kSlackBytes of room after the last byte.
 class BitWriter {
  public:
   explicit BitWriter(std::byte* out) : begin_(out), out_(out) {}
@@ -55,7 +57,7 @@ class BitWriter {
 
  private:
   static constexpr unsigned kMostZeros = 32;
-  // Bits that fit in one go, since fewer than 8 bits wait from before.
+  // Bits that one put() can take: up to 7 earlier bits may still be pending in the word.
   static constexpr unsigned kMostBits = 56;
 
   // count <= kMostBits.
@@ -75,14 +77,14 @@ class BitWriter {
   unsigned bits_ = 0;
 };
 
-// Reads what BitWriter has written, and never beyond the end.
+// Reads the bits written by BitWriter, and never beyond the end.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::byte> in)
       : next_(in.data()), end_(in.data() + in.size()) {}
 
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  // kNone if the value is above `most` or the input ends before it does.
+  // kNone if the value is above `most` or the input ends first.
   std::size_t get_rice(unsigned parameter, std::size_t most) {
     if (bits_ < kFull) refill();
     auto zeros = static_cast<std::size_t>(std::countr_zero(word_));  // 64 if no bit is set
@@ -114,10 +116,10 @@ class BitReader {
  private:
   static constexpr unsigned kFull = 56;
 
-  // Afterwards at least kFull bits are at hand, unless the input has fewer left.
+  // Afterwards at least kFull bits are available, unless the input has fewer left.
   void refill() {
     if (end_ - next_ >= static_cast<std::ptrdiff_t>(sizeof word_)) {
-      // Bits above bits_ are of the input, too; reading them again gives the same bits.
+      // Bits above bits_ also come from the input; reading them again gives the same bits.
       std::uint64_t more = 0;
       std::memcpy(&more, next_, sizeof more);
       word_ |= more << bits_;
@@ -161,7 +163,8 @@ std::size_t most_gap_bits(std::size_t n, std::size_t count) {
 
 double expected_gap_bits(std::size_t n, std::size_t count) {
   if (count == 0) return 0.0;
-  // A gap g has probability p (1 - p)^g; q is the probability that it reaches 2^b, and again.
+  // A gap g has probability p (1 - p)^g. q is the probability that a gap reaches 2^b, or the next
+  // multiple.
   const unsigned b = rice_parameter(n, count);
   const double p = static_cast<double>(count) / static_cast<double>(n);
   const double q = std::pow(1.0 - p, std::exp2(b));
@@ -217,7 +220,7 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   const std::size_t value_bytes = is_bf16_ ? 2 : 4;
   BitWriter gaps(values + count * sizeof(float));
   const unsigned parameter = rice_parameter(n, count);
-  std::size_t next = 0;  // the first place that may come
+  std::size_t next = 0;  // the first place that may follow
   for (std::size_t j = 0; j < count; ++j) {
     std::uint32_t place = 0;
     std::memcpy(&place, values + j * sizeof place, sizeof place);

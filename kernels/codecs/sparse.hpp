@@ -1,29 +1,34 @@
-// Sparse codecs send some values of a segment as they are, with their places. The others stay in
-// the residual until they are large enough (Aji and Heafield 2017; Stich et al. 2018).
+// Sparse codecs send some values of a segment unchanged, with their places. The others stay in the
+// residual until they are large enough (Aji and Heafield 2017; Stich et al. 2018).
 //
-// threshold.hpp and topk.hpp share this file; they only choose the values.
-// Wire format of a segment of n floats, c of which are sent:
+// threshold.hpp and topk.hpp are built on this file; they only choose the values.
+//
+// Wire format of a segment of n floats, of which c are sent:
 //     u32 count                  c, little-endian; zeros are never sent, so c may be 0
 //     value[c]                   binary32, or its upper half (value=bf16, rounded to nearest, ties
 //                                to even), little-endian; never zero, an infinity or NaN
 //     gaps                       a string of bits, the first lowest in the first byte, filled up
 //                                with zero bits to a byte
-// Places ascend. Gap j is the number of values between sent value j - 1 (or the segment's begin)
+// Places ascend. Gap j is the number of values between sent value j - 1 (or the segment's start)
 // and sent value j. It is written as a Rice code: floor(gap / 2^b) zero bits, a one, then the b low
-// bits of the gap, lowest first. Both sides compute b from n and c: it minimises the bound
-// c (b + 1) + floor((n - c) / 2^b) on the bits of all gaps (the smallest such b; the unary parts
-// sum up to at most the last term, whatever the gaps are).
+// bits of the gap, lowest first.
 //
-// If 1 % of the values are sent, at random places, an index takes 8.1 bits where the entropy is
-// 8.08 bits. (For any other gaps it takes 7 to 8.6 bits; a byte-wise varint takes 10.2, a fixed
-// width per segment about 10.) If all are sent, b is 0 and the gaps are a bit map. A decoder
-// refuses everything that no encoder writes: too large a count, places behind the segment's end,
-// values that are never sent, bits behind the last gap.
+// Both sides compute b from n and c. It is the smallest b that minimises the bound c (b + 1) +
+// floor((n - c) / 2^b) on the bits of all gaps. (Whatever the gaps are, their unary parts add up to
+// at most the last term.)
+//
+// If 1 % of the values are sent, at random places, an index takes 8.1 bits; the entropy is 8.08
+// bits. (For other gaps it takes 7 to 8.6 bits; a byte-wise varint takes 10.2, a fixed width per
+// segment about 10.) If all values are sent, b is 0 and the gaps are a bit map.
+//
+// A decoder refuses everything that no encoder writes: too large a count, places beyond the
+// segment's end, values that are never sent, bits after the last gap.
 //
 // Only value=bf16 rounds. Otherwise a value that is sent leaves exactly zero in the residual, and
 // decoded + residual = v, bit for bit. For input that is not finite, c = 0.
 //
-// Encoding needs no memory except the payload: places are collected where the values will stand.
+// Encoding needs no memory except the payload: places are collected where the values will be
+// stored.
 #pragma once
 
 #include <cstddef>
@@ -38,29 +43,30 @@ namespace sparse {
 
 // The parameter b of the Rice codes; 1 <= count <= n.
 [[nodiscard]] unsigned rice_parameter(std::size_t n, std::size_t count);
-// The bits of `count` gaps in n floats whose places are drawn at random, on average; 0 of none.
+// The expected bits of `count` gaps in n floats if places are drawn at random; 0 if count is 0.
 [[nodiscard]] double expected_gap_bits(std::size_t n, std::size_t count);
-// No string of `count` gaps in n floats has more bits.
+// The most bits that `count` gaps in n floats can take.
 [[nodiscard]] std::size_t most_gap_bits(std::size_t n, std::size_t count);
-// The number of values that are `ratio` of n floats: ceil(ratio n), and at least 1 unless n is 0.
-// An excess of a millionth of a value is ignored, since the product's rounding may cause it.
+// The number of values in a fraction `ratio` of n floats: ceil(ratio n), and at least 1 unless n is
+// 0. An excess of up to a millionth of a value is ignored, because rounding of the product may
+// cause it.
 [[nodiscard]] std::size_t share_of(std::size_t n, double ratio);
 
 }  // namespace sparse
 
 class SparseCodec : public Codec {
  public:
-  // The spec's key `value` is one of "fp32|bf16" where it has one.
+  // The spec's key `value`, if it has one, is "fp32" or "bf16".
   explicit SparseCodec(const CodecSpec& spec);
 
   [[nodiscard]] bool is_lossless() const final { return false; }
-  // Includes the room that encoding needs. A payload is at least 8 bytes shorter, and with
-  // value=bf16 by 2 bytes a value as well.
+  // Includes scratch space for encoding. A payload is at least 8 bytes shorter, and with value=bf16
+  // by 2 more bytes per value.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const final;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const final {
     return std::nullopt;
   }
-  // For expected_sent(n) values at places drawn at random.
+  // Assumes expected_sent(n) values at random places.
   [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const final;
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const final;
@@ -68,14 +74,14 @@ class SparseCodec : public Codec {
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const final;
 
  protected:
-  // No segment of n floats has more values sent.
+  // The most values sent of a segment of n floats.
   [[nodiscard]] virtual std::size_t most_sent(std::size_t n) const = 0;
-  // So many values of n are usually sent.
+  // The number of values usually sent of n.
   [[nodiscard]] virtual std::size_t expected_sent(std::size_t n) const { return most_sent(n); }
-  // Chooses the values that are sent, at most most_sent(n); v is finite, n > 0. A cut below
-  // least_sent() is raised to it.
+  // Chooses the values to send, at most most_sent(n); v is finite, n > 0. A cut below least_sent()
+  // is raised to it.
   [[nodiscard]] virtual sparse::Cut cut(const float* v, std::size_t n) const = 0;
-  // The magnitude bits of the least value that is ever sent: at least smallest_sendable().
+  // The magnitude bits of the smallest value that is ever sent: at least smallest_sendable().
   [[nodiscard]] virtual std::uint32_t least_sent() const { return smallest_sendable(); }
 
   // The magnitude bits of the smallest value that is not zero on the wire.

@@ -1,5 +1,5 @@
-// The radix select that the header describes, and the collection of places. Later histograms and
-// the collection look at 32 values at a time: a vector comparison makes a mask of those that reach
+// The radix select described in the header, and the collection of places. Later histograms and the
+// collection process 32 values at a time: a vector comparison makes a mask of the values that reach
 // a bound, and only these are visited.
 #include "kernels/codecs/sparse_select.hpp"
 
@@ -56,7 +56,7 @@ void for_each_from(const float* v, std::size_t n, std::uint32_t least, Use use) 
   }
 }
 
-// The bin that holds the k-th value from above, and how many of its values are among the k.
+// The bin that holds the k-th largest value, and how many of its values are among the k.
 struct Found {
   std::size_t bin = 0;
   std::size_t wanted = 0;
@@ -76,8 +76,8 @@ struct Range {
   std::size_t wanted = 0;
 };
 
-// Histograms of the upper 10 magnitude bits. There are four of them, so that neighbours of similar
-// size, which are the rule, do not wait for each other's increment.
+// A histogram of the upper 10 magnitude bits, in four tables: neighbours usually have similar
+// magnitudes, and increments of the same counter would wait for each other.
 constexpr unsigned kCoarseShift = 21;
 class CoarseHistogram {
  public:
@@ -96,7 +96,7 @@ class CoarseHistogram {
   std::array<std::array<std::uint32_t, (1u << 31 >> kCoarseShift)>, 4> counts_{};
 };
 
-// Every value is counted.
+// Counts every value.
 Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
   std::size_t i = 0;
@@ -112,8 +112,8 @@ Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   return {low, low + (1u << kCoarseShift) - 1, found.wanted};
 }
 
-// Maxima of groups of 8 are counted: finding them is vector work, and counting is left for an
-// eighth of the values.
+// Counts the maxima of groups of 8. Finding the maxima is vector work; only an eighth as many
+// values are counted.
 constexpr std::size_t kGroup = 8, kLanes = 8;
 Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
@@ -183,7 +183,7 @@ std::size_t collect(const float* v, std::size_t n, Cut cut, std::byte* places) {
   const auto take = [&](std::size_t i) {
     const std::uint32_t bits = magnitude_bits(v[i]);
     if (bits < cut.least) return;
-    // If all ties are left out, the cut is one higher.
+    // After the last tie that is sent, raise the cut by one.
     if (bits == cut.least && --cut.ties == 0) ++cut.least;
     const auto place = static_cast<std::uint32_t>(i);
     std::memcpy(places + count * sizeof place, &place, sizeof place);

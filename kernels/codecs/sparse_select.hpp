@@ -1,7 +1,8 @@
-// Which values of a segment a sparse codec sends: those from a *cut* of the magnitude on.
+// Selects the values of a segment that a sparse codec sends: those from a *cut* of the magnitude
+// on.
 //
-// Magnitudes are compared as bit patterns without the sign, which are ordered as the numbers are.
-// The functions allocate nothing and do not fail; the values must be finite.
+// Magnitudes are compared as bit patterns without the sign, which have the same order as the
+// numbers. The functions allocate nothing and do not fail; the values must be finite.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace dp::sparse {
 
-// Values with larger magnitude bits than `least` are sent, and the first `ties` of those that equal
-// it.
+// Sends all values with larger magnitude bits than `least`, and the first `ties` of the values
+// whose bits equal it.
 struct Cut {
   static constexpr std::size_t kAllTies = std::numeric_limits<std::size_t>::max();
   std::uint32_t least = 1;
@@ -20,17 +21,17 @@ struct Cut {
 
 // The cut that sends exactly the k largest magnitudes, ties to the lower index; 1 <= k <= n.
 //
-// It is a radix select, which reads the segment about four times and sorts nothing:
+// This is a radix select, which reads the segment about four times and sorts nothing:
 //   1. The maxima of groups of 8 values give a lower bound: each of the k largest maxima is one of
 //      the values, so at least k values reach the smallest of them. If k is more than n/16, a
-//      histogram of all values takes the place of the maxima.
+//      histogram of all values is used instead of the maxima.
 //   2. Histograms of the values between that bound and the largest one narrow the range of the k-th
 //      value by a factor of 2048 each, until all values in the range are wanted or the range is
 //      one bit pattern.
 [[nodiscard]] Cut cut_of_largest(const float* v, std::size_t n, std::size_t k);
 
 // Writes the places of the values that the cut sends, ascending, as u32 at `places` (any
-// alignment). Returns how many.
+// alignment). Returns their number.
 std::size_t collect(const float* v, std::size_t n, Cut cut, std::byte* places);
 
 }  // namespace dp::sparse

@@ -4,14 +4,14 @@
 //     float32 scale[blocks]      s; little-endian, as in scaled_blocks.hpp
 //     digits                     block after block, ceil(m / 5) bytes for a block of m floats
 // Byte i of a block is the sum of 3^k times the digit of float i + k w, k = 0..4, with w = ceil(m /
-// 5). A digit is 0 for -s, 1 for zero, 2 for s, and 1 behind the last float. So a byte is at most
-// 242, and a value takes 1.6 bits.
-//   round=nearest      the s with the least squared error, a value to the nearest level: the same
-//                      values as those of q2, in four fifths of its bytes; error and contraction as
-//                      in three_levels.hpp.
+// 5). A digit is 0 for -s, 1 for zero, 2 for s, and 1 beyond the last float. A byte is therefore at
+// most 242, and a value takes 1.6 bits.
+//   round=nearest      the s with the smallest squared error; a value goes to the nearest level.
+//                      The decoded values equal q2's, in four fifths of its bytes; for error and
+//                      contraction see three_levels.hpp.
 //   round=stochastic   s is the largest magnitude, and a value is sent as +-s with probability
 //                      |v| / s, else as zero (TernGrad, Wen et al. 2017, per block; its clipping,
-//                      which is biased, is left out). The mean over draws is v up to 2^-23 s. Not a
+//                      which is biased, is omitted). The mean over draws is v up to 2^-23 s. Not a
 //                      contraction: the expected squared error is sum |v| (s - |v|).
 #pragma once
 
@@ -56,7 +56,7 @@ class Format : public BlockScales {
     }
   }
 
-  // False where no encoder writes such a scale, byte or padding.
+  // False if no encoder writes such a scale, byte or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
@@ -104,7 +104,7 @@ class Format : public BlockScales {
 
  private:
   static std::size_t digit_bytes(std::size_t m) { return (m + kDigits - 1) / kDigits; }
-  // The number of bytes in which all digits stand for floats: the first ones of a block.
+  // The number of bytes whose digits all belong to floats: the first ones of a block.
   static std::size_t full_bytes(std::size_t m, std::size_t width) {
     const std::size_t last = (kDigits - 1) * width;
     return m > last ? m - last : 0;

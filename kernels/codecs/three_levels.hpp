@@ -1,25 +1,27 @@
-// Finds the scale s for which the levels -s, 0 and s have the least squared error on a block; q2
+// Finds the scale s for which the levels -s, 0 and s have the smallest squared error on a block. q2
 // and ternary send it.
 //
 // Every value takes the nearest level, so values above s / 2 in magnitude are sent. If the k
 // largest magnitudes are sent and S is their sum, the best s is their mean and the squared error is
-// sum v^2 - S^2 / k. So the best s has the largest S^2 / k. The search sorts nothing, and its sums
-// are exact or in a fixed order:
+// sum v^2 - S^2 / k. The best s therefore has the largest S^2 / k. The search sorts nothing, and
+// its sums are exact or in a fixed order:
 //   1. magnitudes, as multiples of absmax / 255, are counted in 256 bins;
 //   2. the best of the 255 thresholds between bins is taken, by an S in whole numbers that counts
 //      every value as the lower end of its bin;
 //   3. kRefinements times (Lloyd 1957), s becomes the mean of the values sent, and the values above
-//      s / 2 are sent next. Neither makes the error larger.
-// The squared error is within 1 % of the best one on normal, Laplacian and heavy-tailed values: a
+//      s / 2 are sent next. Neither step increases the error.
+// The squared error is within 1 % of the best one for normal, Laplacian and heavy-tailed values; a
 // test compares it with all k.
 //
-// Contraction, for q = floor(255 |v| / absmax) >= 0 of n values: let F be the largest S^2 / k that
+// Contraction: let q = floor(255 |v| / absmax) >= 0 for n values, and F the largest S^2 / k that
 // step 2 finds among the q. The k-th largest q is at most S_k / k <= sqrt(F / k), so sum q^2 <= F
-// H(n) with H(n) = 1 + 1/2 + ... + 1/n. The squared error is at most sum v^2 - F (the values above
-// are no smaller than their q), and sum v^2 <= sum (q + 1)^2 <= R sum q^2, where the worst block
-// has one value at the top, M = 254 or more, and all others below k + 1: R = max over k of ((n-1)
-// (k+1)^2 + M^2) / ((n-1) k^2 + M^2). So c^2 = 1 - 1 / (H(n) R), all with n = block: 0.95 at 2048,
-// and 0.98 at 16384.
+// H(n) with H(n) = 1 + 1/2 + ... + 1/n.
+//
+// The squared error is at most sum v^2 - F (the values above are no smaller than their q), and sum
+// v^2 <= sum (q + 1)^2 <= R sum q^2. In the worst block for R one value is at the top, M = 254 or
+// more, and all others are below k + 1:
+//     R = max over k of ((n-1) (k+1)^2 + M^2) / ((n-1) k^2 + M^2)
+// Hence c^2 = 1 - 1 / (H(n) R) with n = block: c is 0.95 at 2048, and 0.97 at 16384.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +37,8 @@ namespace dp::three_levels {
 inline constexpr int kBins = 256;
 inline constexpr int kRefinements = 2;
 
-// The scale for m values, partial + residual (residual may be null), m <= kMaxBlock, whose largest
-// magnitude, 2^-100 or more and finite, is `absmax`.
+// The scale for m <= kMaxBlock values, partial + residual (residual may be null). `absmax` is their
+// largest magnitude, finite and at least 2^-100.
 inline float best_scale(const float* partial, const float* residual, std::size_t m, float absmax) {
   float y[kMaxBlock];
   std::uint8_t bin[kMaxBlock];
@@ -51,7 +53,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
 #pragma omp simd
   for (std::size_t i = 0; i < m; ++i) bin[i] = static_cast<std::uint8_t>(static_cast<int>(y[i]));
 
-  // With one table, equal bins in a row would wait for each other.
+  // Several tables, because increments of equal bins in a row would wait for each other.
   constexpr std::size_t kTables = 4;
   std::uint16_t counts[kTables][kBins] = {};
   std::size_t i = 0;

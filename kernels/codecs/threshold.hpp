@@ -1,16 +1,16 @@
-// threshold: every value with |g + z| >= alpha is sent, the rest accumulates in z, the residual.
+// threshold: sends every value with |g + z| >= alpha; the rest accumulates in z, the residual.
 //
 // This is the low-bandwidth paper's S(g, Z), with the magnitude of g + z: without it no negative
-// value would ever be sent. Wire format: sparse.hpp. A payload's length depends on the values, from
-// 4 bytes where nothing reaches alpha to n floats and a bit for each.
+// value would ever be sent. Wire format: sparse.hpp. A payload's length depends on the values: from
+// 4 bytes if no value reaches alpha, to n floats and one bit for each.
 //
-// Nobody knows before how many values reach alpha: a twentieth is expected where plans need it.
+// The number of values that reach alpha is not known in advance; planning assumes a twentieth.
 //
 // Error: |v - decoded| < alpha for every value, so norm(v - decoded) < alpha sqrt(n), whatever v
-// is. There is no c < 1 with norm(v - decoded) <= c norm(v), since nothing of a segment of small
-// values is sent; c = 1. But no residual ever reaches alpha, so the mean error over t exchanges of
-// any input is below alpha/t a value, and feedback cannot diverge. With value=bf16 a value that is
-// sent also leaves up to 2^-8 of itself, in bf16's normal range.
+// is. There is no c < 1 with norm(v - decoded) <= c norm(v), because nothing is sent of a segment
+// of small values; c = 1. But no residual ever reaches alpha, so the mean error over t exchanges of
+// any input is below alpha/t per value, and feedback cannot diverge. With value=bf16 a value that
+// is sent also leaves up to 2^-8 of itself, in bf16's normal range.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ class Threshold final : public SparseCodec {
  public:
   explicit Threshold(const CodecSpec& codec_spec) : SparseCodec(codec_spec) {
     const double alpha = codec_spec.number("alpha");
-    // The least float that reaches alpha.
+    // The smallest float that reaches alpha.
     auto least = static_cast<float>(alpha);
     if (static_cast<double>(least) < alpha) {
       least = std::nextafter(least, std::numeric_limits<float>::max());

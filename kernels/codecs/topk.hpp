@@ -1,15 +1,15 @@
-// topk sends the k largest magnitudes of a segment (Stich et al. 2018; Aji and Heafield 2017). dgc
-// has the same payload (Lin et al. 2018); its momentum is the exchange's work.
+// topk: sends the k largest magnitudes of a segment (Stich et al. 2018; Aji and Heafield 2017). dgc
+// (Lin et al. 2018) has the same payload; its momentum is computed by the exchange.
 //
 //     k = ceil(ratio n), at least 1; ties to the lower index; zeros are not sent
-// Wire format: sparse.hpp. The selection is exact and the same on every machine. Every segment has
-// its own, so a layer of small gradients may wait long if it shares a segment with one of large
-// gradients; its values are sent when enough has gathered in the residual.
+// Wire format: sparse.hpp. The selection is exact and the same on every machine. Each segment is
+// selected on its own. A layer with small gradients may wait long if it shares a segment with a
+// layer of large gradients; its values are sent once enough has accumulated in the residual.
 //
-// Contraction: the n - k smallest squares stay, and their sum is at most the share 1 - k/n of all,
-// so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With value=bf16 a value
-// that is sent leaves at most 2^-8 of itself: c^2 = 1 - ratio + 2^-16 ratio, for values in bf16's
-// normal range.
+// Contraction: the n - k smallest squares stay, and their sum is at most a fraction 1 - k/n of all
+// squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With
+// value=bf16 a value that is sent leaves at most 2^-8 of itself: c^2 = 1 - ratio + 2^-16 ratio, for
+// values in bf16's normal range.
 #pragma once
 
 #include <cmath>

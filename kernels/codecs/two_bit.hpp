@@ -1,13 +1,13 @@
-// q2: a value becomes -s, 0 or s, with the s that has the least squared error for its block.
+// q2: a value becomes -s, 0 or s, with the s that has the smallest squared error for its block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 2 bits; the scale is s, and a code is 0 for
+// Wire format: as in scaled_blocks.hpp, with codes of 2 bits. The scale is s, and a code is 0 for
 // zero, 1 for s, 3 for -s (2 is never sent). Byte i of a block of m floats holds the floats i, i +
-// w, i + 2w, i + 3w with w = ceil(m / 4), the first in its lowest bits, 0 where there is none.
-// A value is sent where its magnitude is above s / 2.
+// w, i + 2w, i + 3w with w = ceil(m / 4), the first in its lowest bits, and 0 beyond the last
+// float. A value is sent if its magnitude is above s / 2.
 //
-// three_levels.hpp says how the scale is found, and gives error and contraction. (With the largest
-// magnitude as the scale, as q4 has it, values below half of it would never be sent. That is a
-// contraction by nearly nothing, and a ring diverges with it.)
+// three_levels.hpp describes how the scale is found, and derives error and contraction. (If the
+// scale were the largest magnitude, as in q4, values below half of it would never be sent. That is
+// barely a contraction, and a ring diverges with it.)
 #pragma once
 
 #include "kernels/codecs/scaled_blocks.hpp"
@@ -28,7 +28,7 @@ class Format : public ScaledBlocks<2> {
             ? 0.0f
             : three_levels::best_scale(partial, residual, m, std::bit_cast<float>(absmax_bits));
     write_scale(payload, begin, scale);
-    // Where the scale is 0 every value is zero.
+    // If the scale is 0, every value is zero.
     const float above = scale > 0.0f ? 0.5f * scale : std::bit_cast<float>(kTiny);
     code_layout::encode<2, 0>(
         codes_of(payload, begin, n), partial, residual, m,
@@ -39,7 +39,7 @@ class Format : public ScaledBlocks<2> {
         });
   }
 
-  // False where no encoder writes such a scale, code or padding.
+  // False if no encoder writes such a scale, code or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

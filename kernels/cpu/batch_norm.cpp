@@ -1,10 +1,13 @@
-// Batch normalisation in loops of our own. They are memory-bound, so their time depends on how
-// often each tensor is read. Forward reads x from memory once for the statistics (a plane's second
-// read comes from the cache) and once to normalise. Backward reads x and dy, and with an addend y,
-// for the sums, then x and dy again.
+// Batch normalisation in our own loops. They are memory-bound, so their time depends on how often
+// each tensor is read:
+//   forward    x for the statistics (a second sweep over each slice reads from the cache), then x
+//              again to normalise
+//   backward   x and dy, and with an addend y, for the sums; x and dy again for dx
 //
-// Work is cut into planes: one image, one channel block, all pixels. The results of planes are
-// combined over images in a fixed order, so the bits do not depend on the number of threads.
+// Work is cut into slices: one image, a few channels, all pixels (channel_slices.hpp). Each slice
+// leaves partial results per image and channel. Images are then combined in a fixed order in
+// double, so the bits do not depend on the number of threads. With a RankGather, ranks are combined
+// after that.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -18,7 +21,7 @@ namespace dp::cpu {
 
 namespace {
 
-// A layer without scale has no gamma.
+// gamma is null if the layer has no scale.
 [[nodiscard]] float gamma_of(const BatchNorm::Parameters& parameters, std::size_t channel) {
   return parameters.gamma == nullptr ? 1.0f : parameters.gamma[channel];
 }
@@ -95,7 +98,7 @@ class CpuBatchNorm final : public BatchNorm {
   }
 
  private:
-  // Where the ReLU's mask comes from: from y if there is an addend, else from x, normalised again.
+  // The source of the ReLU's mask: y if there is an addend, else x, normalised again.
   enum class Mask { none, from_x, from_y };
 
   template <class T>
@@ -108,7 +111,7 @@ class CpuBatchNorm final : public BatchNorm {
   [[nodiscard]] static Vector<W> lanes(const std::vector<float>& values, const Slice& s) {
     return load_vector<W>(values.data() + s.channel);
   }
-  // The place of a slice's partial sums of one image.
+  // The partial results of a slice for one image.
   [[nodiscard]] float* partial(std::vector<float>& values, std::size_t image, const Slice& s) {
     return values.data() + image * channels_ + s.channel;
   }
@@ -136,7 +139,7 @@ class CpuBatchNorm final : public BatchNorm {
     });
   }
 
-  // Images are merged in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1), and then ranks.
+  // Merges images in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1), and then ranks.
   void combine_statistics(const Parameters& parameters) {
     const auto per_plane = static_cast<double>(desc_.x.shape.pixels());
     const double count = per_plane * static_cast<double>(images_);
@@ -179,8 +182,8 @@ class CpuBatchNorm final : public BatchNorm {
         static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
     scale_[c] = gamma_of(parameters, c) * inverse_deviation_[c];
     shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
-    // The step of a batch that is not finite is skipped, and must leave these statistics as they
-    // are.
+    // The step of a batch that is not finite is skipped, so it must not change the running
+    // statistics.
     if (!std::isfinite(batch.mean) || !std::isfinite(unbiased)) return;
     const auto update = [&](float& running, double value) {
       running =
@@ -237,7 +240,7 @@ class CpuBatchNorm final : public BatchNorm {
     }
     combine_sums(parameters, gradients);
     if (desc_.has_addend) {
-      // The first sweep has stored the masked sum of dy and dy2 there.
+      // The first sweep has stored the masked sum of dy and dy2 in d_addend.
       backward_input<T, W, false, Mask::none>(t, t.d_addend);
     } else if (desc_.has_relu) {
       backward_input<T, W, has_two, Mask::from_x>(t, t.dy);
@@ -246,8 +249,8 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  // Sums of g and of g * (x - mean), per slice and image, where g is dy + dy2 behind the ReLU's
-  // mask. With an addend, g is also the addend's gradient.
+  // Sums of g and of g * (x - mean), per slice and image, where g is dy + dy2 with the ReLU's mask
+  // applied. With an addend, g is also the addend's gradient.
   template <class T, std::size_t W, bool has_two, Mask mask, bool stores_gradient>
   void backward_sums(const Tensors<T>& t) {
     for_each_slice([&](std::size_t image, const Slice& s) {
@@ -271,7 +274,7 @@ class CpuBatchNorm final : public BatchNorm {
   }
 
   // d_beta = sum g, d_gamma = sum g * xhat, and the two coefficients of
-  // dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
+  //   dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat))
   void combine_sums(const Parameters& parameters, const Gradients& gradients) {
     const double count = static_cast<double>(images_) * static_cast<double>(desc_.x.shape.pixels());
     for (std::size_t c = 0; c < channels_; ++c) {
@@ -300,7 +303,8 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  // dx = factor * g - slope * (x - mean) - offset
+  // For dx = factor * g - slope * (x - mean) - offset: offset goes to partial_a_, slope to
+  // partial_b_.
   void set_coefficients(std::size_t c, const GradientSums& sums, const Parameters& parameters) {
     const auto inverse = static_cast<double>(inverse_deviation_[c]);
     const double factor = static_cast<double>(gamma_of(parameters, c)) * inverse;
@@ -329,7 +333,7 @@ class CpuBatchNorm final : public BatchNorm {
   BatchNormDesc desc_;
   std::size_t channels_, images_;
   std::vector<float> partial_a_, partial_b_;  // images x C
-  std::vector<float> mine_, all_;  // messages of this rank and of all (batch_moments.hpp)
+  std::vector<float> mine_, all_;  // this rank's message and all ranks' (batch_moments.hpp)
   // From the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
   std::vector<float> mean_, inverse_deviation_, scale_, shift_;
 };

@@ -28,7 +28,7 @@ class CpuChannelBias final : public ChannelBias {
     });
   }
 
-  // The sum of each image in fp32, those of the images in double, in order.
+  // Sums each image in fp32, then adds the images' sums in double, in order.
   void backward(const TensorView& dy, float* bias_gradient) override {
     const std::size_t channels = desc_.shape.c;
     with_type_and_width(desc_, [&](auto* tag, auto width) {

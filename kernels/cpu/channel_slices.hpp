@@ -1,4 +1,4 @@
-// How loops over channels cut a tensor into work, for kernels that keep something for each channel.
+// Cuts a tensor into units of work, for loops that keep a value per channel.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace dp::cpu {
 
-// A slice is the unit of work of a thread: `pixels` rows of W neighbouring channels of one image,
+// The unit of work of a thread: W neighbouring channels of one image, `pixels` rows that are
 // `stride` elements apart. W is as wide as the channel block allows.
 struct Slice {
-  std::size_t offset;   // of the first element in the tensor
+  std::size_t offset;   // index of the first element in the tensor
   std::size_t channel;  // first channel
   std::size_t stride, pixels;
 };
@@ -21,7 +21,7 @@ constexpr std::size_t slice_width(std::size_t channel_block) {
   return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
 }
 
-// Calls body with the data type, as a null pointer of that type, and the slice width as a constant.
+// Calls body with a null pointer of the element type and the slice width as a constant.
 template <class Body>
 void with_type_and_width(const TensorDesc& desc, const Body& body) {
   with_type(desc.type, [&](auto* tag) {
@@ -36,7 +36,7 @@ void with_type_and_width(const TensorDesc& desc, const Body& body) {
   });
 }
 
-// Index of the first pixel of an image's channel; its pixels are channel_block apart.
+// Index of the first pixel of a channel of an image; the channel's pixels are channel_block apart.
 [[nodiscard]] inline std::size_t channel_start(const TensorDesc& desc, std::size_t image,
                                                std::size_t channel) {
   const std::size_t first = channel % desc.channel_block;

@@ -1,5 +1,5 @@
-// Where a part's channel blocks are those of the whole, an image of the part is one piece of an
-// image of the whole. Otherwise channels are copied one by one.
+// If a part has the same channel block as the whole, one image of the part is a contiguous piece of
+// an image of the whole. Otherwise channels are copied one by one.
 #include "kernels/concatenate.hpp"
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 enum class Way { into_whole, into_part };
 
-// An image's channels of a part, which begin in the whole at channel `first`.
+// Copies one image's channels of a part, which begin at channel `first` in the whole.
 template <Way way, class T>
 void copy_image(const TensorView& part, const TensorView& whole, std::size_t first,
                 std::size_t image) {

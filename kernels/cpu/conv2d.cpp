@@ -151,8 +151,8 @@ class CpuConv2d final : public Conv2d {
     return clock_s() - begin;
   }
 
-  // A single thread's own time: a host that shares its processors, or has a quota of them, pauses
-  // it now and then.
+  // CPU time of a single thread: a host that shares its processors, or limits them by a quota, may
+  // pause the thread.
   [[nodiscard]] double clock_s() const {
     timespec now{};
     ::clock_gettime(device_.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

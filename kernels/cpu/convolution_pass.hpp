@@ -1,5 +1,5 @@
-// One direction of a convolution (forward, backward to the input, backward to the weights) in one
-// of the ways in which it can be computed: planned once, run in every step.
+// One direction of a convolution (forward, backward to the input, backward to the weights),
+// computed by one algorithm: planned once, run in every step.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@ class ConvolutionPass {
  public:
   virtual ~ConvolutionPass() = default;
 
-  // data: the two operands and the result, forward x, weights, y; backward_data dy, weights, dx;
-  // backward_weights x, dy and the gradient of the weights. scratch: scratch_bytes() of any
-  // content, at a multiple of 64.
+  // data: the two operands and the result. forward: x, weights, y. backward_data: dy, weights, dx.
+  // backward_weights: x, dy, and the gradient of the weights. scratch: scratch_bytes() bytes of any
+  // content, aligned to 64.
   virtual void run(std::span<void* const> data, std::byte* scratch) = 0;
   [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
 };
 
-// oneDNN's direct convolution in the activations' own form; or, if `is_any`, whatever oneDNN has,
-// with activations reordered. Null if it has no optimised implementation for this processor. Throws
-// dnnl::error.
+// oneDNN's direct convolution in the activations' own layout; or, if `is_any`, the implementation
+// that oneDNN prefers, with activations reordered. Null if oneDNN has no optimised implementation
+// for this processor. Throws dnnl::error.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device,
                                                                 const Conv2dDesc& desc,
                                                                 Direction direction, bool is_any);

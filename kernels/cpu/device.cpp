@@ -20,16 +20,16 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kLargeBytes = 64u << 20;
 
-// Instruction sets that give other bits, the widest first, with the floats of a vector.
+// Instruction sets that give different bits, the widest first, with the floats per vector.
 struct InstructionSet {
   dnnl::cpu_isa isa;
   std::size_t floats;
   const char* name;
 };
 
-// The instructions that oneDNN uses: what the processor has, or less if ONEDNN_MAX_CPU_ISA (in
-// older versions DNNL_MAX_CPU_ISA) says so. Its blocked kernels have 16 floats (AVX-512) or 8
-// (AVX2). Without them, as on all processors other than x86-64, the vector is 1 and activations are
+// The instruction set that oneDNN uses: the processor's, or a smaller one if ONEDNN_MAX_CPU_ISA
+// (DNNL_MAX_CPU_ISA in older versions) is set. Its blocked kernels use 16 floats (AVX-512) or 8
+// (AVX2). Otherwise, as on all processors other than x86-64, the vector is 1 and activations are
 // NHWC.
 const InstructionSet& instruction_set() {
 #if defined(__x86_64__)
@@ -42,7 +42,7 @@ const InstructionSet& instruction_set() {
       {dnnl::cpu_isa::sse41, 1, "SSE4.1"},
       {dnnl::cpu_isa{}, 1, "no SSE4.1"},
   }};
-  // A set's bits hold those of the sets within it.
+  // A set's bits include the bits of the sets that it contains.
   const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   return *std::ranges::find_if(kSets, [has](const InstructionSet& set) {
     const auto needed = static_cast<unsigned>(set.isa);
@@ -148,8 +148,8 @@ std::byte* CpuDevice::scratch() {
 Device::Memory CpuDevice::allocate(std::size_t bytes) {
   const std::size_t size = std::max(bytes, kAlignment) + kAlignment - 1;
   const std::size_t rounded = size / kAlignment * kAlignment;
-  // The kernel promises more than it has and ends the process later: large requests are compared
-  // with what is free.
+  // The kernel overcommits memory and kills the process later, so compare the size with the free
+  // memory first.
   const bool fits = rounded < kLargeBytes || rounded < free_bytes();
   void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
   if (memory == nullptr) {

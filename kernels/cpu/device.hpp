@@ -1,4 +1,4 @@
-// The CPU as a device: a team of OpenMP threads, a oneDNN engine and stream, one scratch buffer.
+// The CPU as a device: an OpenMP thread team, a oneDNN engine and stream, one scratch buffer.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ class CpuDevice final : public Device {
   [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
-  // Floats of a channel block of oneDNN's kernels: 16 with AVX-512, 8 with AVX2; 1 if there are
-  // none, and activations are NHWC.
+  // The channel block of oneDNN's kernels, in floats: 16 with AVX-512, 8 with AVX2. 1 if there are
+  // none; activations are then NHWC.
   [[nodiscard]] std::size_t vector_floats() const;
   [[nodiscard]] const dnnl::engine& engine() const { return engine_; }
   [[nodiscard]] dnnl::stream& stream() { return stream_; }

@@ -1,5 +1,5 @@
 // A loop over slices of channels (channel_slices.hpp). Backward walks over dx and collects from the
-// windows that have a pixel, so that nothing is written twice.
+// windows that contain a pixel, so nothing is written twice.
 #include "kernels/max_pool.hpp"
 
 #include <limits>
@@ -13,7 +13,7 @@ namespace dp::cpu {
 
 namespace {
 
-// Places in a window as numbers, one for each lane of a Vector<W>, and as bytes in memory.
+// Positions in a window: as numbers, one per lane of a Vector<W>, and as bytes in memory.
 template <std::size_t W>
 struct Places {
   using Types = typename Vector<W>::Types;
@@ -36,7 +36,7 @@ void store_places(std::uint8_t* to, const Places<W>& places) {
   });
 }
 
-// Each lane has its value where its place is `place`, else 0.
+// Lane by lane: the value if the lane's position is `place`, else 0.
 template <std::size_t W>
 Vector<W> where_at(const std::uint8_t* places, unsigned place, const Vector<W>& value) {
   using Types = typename Vector<W>::Types;
@@ -57,7 +57,7 @@ Vector<W> all_lanes(float value) {
   return Vector<W>::make([&](std::size_t) { return typename Vector<W>::Types::Float{} + value; });
 }
 
-// The largest values and their places so far, after one more pixel.
+// Updates the largest values and their positions with one more pixel.
 template <std::size_t W>
 void take(const Vector<W>& value, unsigned place, Vector<W>& largest, Places<W>& places) {
   using Bits = typename Vector<W>::Types::Bits;
@@ -86,7 +86,7 @@ void max_pool_forward(CpuDevice& device, const TensorView& x, const Pooling& poo
         const unsigned top = rows.begin(p), bottom = rows.end(p);
         for (unsigned q = 0; q < columns.windows; ++q, at += block) {
           const unsigned left = columns.begin(q), right = columns.end(q);
-          // A window of nothing but -infinity has its first pixel as the largest.
+          // In a window of -infinity only, the first pixel counts as the largest.
           Vector<width> largest = all_lanes<width>(-std::numeric_limits<float>::infinity());
           Places<width> found;
           for (auto& part : found.parts) {

@@ -1,6 +1,6 @@
-// The products of matrices are Eigen's, in panels of a fixed number of rows or columns, so that the
-// bits do not depend on the number of threads. They may depend on the kind of processor: Eigen cuts
-// long sums by the size of its caches. Ranks that use Muon need processors of one kind.
+// The matrix products are Eigen's, in panels of a fixed number of rows or columns, so that the bits
+// do not depend on the number of threads. They may depend on the processor model, because Eigen
+// splits long sums by cache size. Ranks that use Muon need processors of one kind.
 #include "kernels/muon.hpp"
 
 #include <Eigen/Core>

@@ -1,4 +1,4 @@
-// The convolution descriptions of oneDNN's v2 and v3 APIs behind one face: v3 has no separate
+// One interface for the convolution descriptors of oneDNN's v2 and v3 APIs: v3 has no separate
 // operation descriptors. Everything else that dptrain uses is alike in both.
 #pragma once
 
@@ -17,7 +17,7 @@ using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 using BackwardDataDesc = dnnl::convolution_backward_data::primitive_desc;
 using BackwardWeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
 
-// All throw dnnl::error where the library has no such implementation.
+// All throw dnnl::error if the library has no such implementation.
 #if DNNL_VERSION_MAJOR >= 3
 
 inline ForwardDesc describe_forward(const dnnl::engine& engine, const ConvolutionArguments& a,

@@ -1,8 +1,8 @@
-// Convolution on oneDNN: one primitive for a direction, and reorders that bring its operands into
-// the form that it needs. Activations are kept in the form that the fast primitives read, so that
-// in practice only weights are reordered (0.6-3 ms of a step of 1 s).
+// Convolution on oneDNN: one primitive per direction, and reorders that convert its operands to the
+// layout it needs. Activations are kept in the layout that the fast primitives read, so in practice
+// only weights are reordered (0.6-3 ms of a step of 1 s).
 //
-// All memory forms are given explicitly, because oneDNN's own choice reorders activations.
+// All layouts are given explicitly, because oneDNN's own choice reorders activations.
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -76,8 +76,8 @@ class Step {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// One operand: its form outside, its form inside (for the primitive), and the reorder between them
-// if they differ. Reordered operands are in scratch memory.
+// One operand: its outer layout, the primitive's layout, and the reorder between them if they
+// differ. Reordered operands are in scratch memory.
 struct Operand {
   int argument;
   bool is_output;
@@ -142,7 +142,7 @@ class OneDnnPass final : public ConvolutionPass {
 
 std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device, const Conv2dDesc& desc,
                                                   Direction direction, bool is_any) {
-  // bf16 images stay fp32 on their way in, so the type is that of y.
+  // bf16 convolutions take fp32 images at their input, so y determines the type.
   const memory::data_type type = dnnl_type(desc.y.type);
   const Dims x_dims = dims_of(desc.x.shape), y_dims = dims_of(desc.y.shape);
   const Dims w_dims = {y_dims[1], x_dims[1], dim(desc.kernel.h), dim(desc.kernel.w)};

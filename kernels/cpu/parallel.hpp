@@ -1,4 +1,4 @@
-// Loops over the device's threads, and bf16 loads and stores, for the loops of kernels/cpu.
+// Loops over the device's threads, and bf16 loads and stores, for kernels/cpu.
 #pragma once
 
 #include <bit>
@@ -10,8 +10,8 @@
 
 namespace dp::cpu {
 
-// Calls body(i) for i in [0, count) on the device's threads. Which thread takes which i is fixed by
-// count and threads; bodies of different i must not touch the same memory.
+// Calls body(i) for i in [0, count) on the device's threads. The assignment of i to threads is
+// fixed by `count` and the number of threads; bodies of different i must not touch the same memory.
 template <class Body>
 void parallel_for(const CpuDevice& device, std::size_t count, const Body& body) {
   const int threads = device.threads();
@@ -23,8 +23,8 @@ void parallel_for(const CpuDevice& device, std::size_t count, const Body& body) 
   for (std::size_t i = 0; i < count; ++i) body(i);
 }
 
-// Splits [0, size) into pieces of a fixed length, so that results do not depend on the threads, and
-// calls body(piece, begin, end).
+// Splits [0, size) into pieces of a fixed length, so that results do not depend on the number of
+// threads, and calls body(piece, begin, end).
 inline constexpr std::size_t kPiece = 16384;
 template <class Body>
 void parallel_pieces(const CpuDevice& device, std::size_t size, const Body& body) {
@@ -46,8 +46,8 @@ template <>
 [[nodiscard]] inline float store<float>(float value) {
   return value;
 }
-// Round to nearest, ties to even. A NaN stays a NaN: its payload's top bits are kept and the quiet
-// bit is set.
+// Rounds to nearest, ties to even. A NaN stays a NaN: the top bits of its payload are kept and the
+// quiet bit is set.
 template <>
 [[nodiscard]] inline bf16 store<bf16>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

@@ -1,6 +1,6 @@
 // Average pooling is a loop over slices of channels (channel_slices.hpp). Backward walks over dx
-// and collects from the windows that have a pixel. Global pooling is a loop over planes (one image,
-// one channel block), in which the channels of a block are the innermost loop and vectorise.
+// and collects from the windows that contain a pixel. Global pooling is a loop over planes (one
+// image, one channel block); the channels of a block are the innermost loop, which vectorises.
 #include "kernels/pool.hpp"
 
 #include <algorithm>

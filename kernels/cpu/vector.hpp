@@ -1,9 +1,9 @@
-// Short vectors of floats, with bf16 loads and stores, on g++'s vector extensions: so that loops
-// over channel slices are vector code by construction and not by the optimiser's grace.
+// Short vectors of floats, with bf16 loads and stores, on g++'s vector extensions. Loops over
+// channel slices are thus vector code by construction and do not depend on the optimiser.
 //
-// A Vector<W> is made of parts of 8 floats, one AVX2 register each (wider generic vectors are taken
-// apart element by element where the target has no such register). Vector<1> is a single float, for
-// odd channel counts.
+// A Vector<W> is made of parts of 8 floats, one AVX2 register each (on a target without wider
+// registers, g++ would take a wider vector apart element by element). Vector<1> is a single float,
+// for odd channel counts.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace dp::cpu {
 
-// One register's worth of elements; a plain number for a width of 1.
+// The elements of one register; a plain number for width 1.
 template <std::size_t N>
 struct PartTypes;
 template <>
@@ -44,7 +44,7 @@ struct Vector {
 
   std::array<typename Types::Float, kParts> parts{};
 
-  // op(i) gives part i. No loop: with constant indices the parts stay in registers.
+  // op(i) gives part i. Not a loop: with constant indices the parts stay in registers.
   template <class Op>
   [[nodiscard]] static Vector make(const Op& op) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) { return Vector{{op(I)...}}; }
@@ -70,14 +70,14 @@ struct Vector {
   Vector& operator+=(const Vector& more) { return *this = *this + more; }
 };
 
-// value where test > 0, else 0; a NaN in test gives 0.
+// value if test > 0, else 0, lane by lane; a NaN in test gives 0.
 template <std::size_t W>
 [[nodiscard]] inline Vector<W> where_positive(const Vector<W>& test, const Vector<W>& value) {
   using Float = typename Vector<W>::Types::Float;
   return Vector<W>::make(
       [&](std::size_t i) { return test.parts[i] > 0.0f ? value.parts[i] : Float{}; });
 }
-// 0 where value < 0, else value: a NaN stays one, so that it is seen.
+// 0 if value < 0, else value, lane by lane. A NaN stays a NaN, so that it is noticed.
 template <std::size_t W>
 [[nodiscard]] inline Vector<W> relu(const Vector<W>& value) {
   using Float = typename Vector<W>::Types::Float;

@@ -1,5 +1,6 @@
 // Convolution with a 3x3 kernel and stride 1 by Winograd's F(4x4, 3x3): Lavin and Gray, "Fast
-// Algorithms for Convolutional Neural Networks", 2015.
+// Algorithms for Convolutional Neural Networks", 2015. winograd_loops.hpp declares the inner loops
+// and the data they work on.
 //
 // A tile of 4 x 4 outputs takes 36 products for each pair of channels instead of 144. Its 6 x 6
 // inputs and the 3 x 3 weights are transformed to 36 points each, multiplied point by point, summed
@@ -27,25 +28,25 @@ namespace winograd {
 namespace {
 
 // A thread's block of tiles: the points of its input and output together take at most kBlockBytes
-// (measured with 2 MiB of second-level cache, where 0.4 to 1.2 MB gave the same within 5 %). A
+// (measured with 2 MiB of second-level cache; 0.4 to 1.2 MB gave the same speed within 5 %). A
 // block has at least 24 tiles, two rounds of the AVX-512 product's 12 rows, so that weights are not
 // read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
-// Tiles of a block for the gradient of weights: its sums are read and written once for each block.
+// Tiles per block for the gradient of weights. Its sums are read and written once per block.
 constexpr std::size_t kGradientTiles = 128;
-// Tiles are few if their points fit into this many bytes and there are fewer tiles than output
+// Tiles are "few" if their points fit into this many bytes and there are fewer tiles than output
 // channels.
 constexpr std::size_t kFewBytes = 3u << 20;
 bool are_few(std::size_t tiles, std::size_t inputs, std::size_t outputs) {
   return kPoints * sizeof(float) * tiles * inputs <= kFewBytes && tiles < outputs;
 }
 
-// One point's floats, with a line more than a power of two, so that 36 points do not share lines of
-// the cache.
+// The distance of points in memory: the floats of a point, and one cache line more. Without the
+// extra line (a power of two) the 36 points would compete for the same cache lines.
 std::size_t stride_of(std::size_t floats) { return floats + kBlock; }
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-// Parts of the scratch memory, one after the other.
+// Lays out parts of the scratch memory, one after the other.
 class Layout {
  public:
   std::size_t take(std::size_t floats) {
@@ -73,11 +74,11 @@ Images images_of(const TensorDesc& desc, void* data) {
   return {data, desc.type, desc.shape.c, desc.channel_block, desc.shape.h, desc.shape.w};
 }
 
-// How a convolution is divided into tiles: x is what is transformed first.
+// The division of a convolution into tiles. x is the tensor that is transformed first.
 struct Plan {
   TensorDesc x, y;
   Tiles tiles{};
-  std::size_t count = 0, block_tiles = 0;  // tiles, and tiles of a block
+  std::size_t count = 0, block_tiles = 0;  // tiles, and tiles per block
 
   Plan(const TensorDesc& x_desc, const TensorDesc& y_desc, Extent padding) : x(x_desc), y(y_desc) {
     tiles = {divide_up(y.shape.h, 4), divide_up(y.shape.w, 4),
@@ -104,7 +105,7 @@ class TilesPass final : public ConvolutionPass {
     } else {
       const std::size_t fit = kBlockBytes / (kPoints * sizeof(float) * (inputs + outputs));
       const std::size_t most = std::clamp(fit, kLeastTiles, kMostTiles);
-      // Equal blocks, the same number for each thread.
+      // Blocks of equal size, the same number per thread.
       const std::size_t blocks = threads * divide_up(count, threads * most);
       plan_.block_tiles = divide_up(count, blocks);
     }

@@ -1,4 +1,5 @@
-// Compiled for AVX-512 (kernels/CMakeLists.txt), whatever the rest of the program is compiled for.
+// Winograd's loops compiled for AVX-512 (kernels/CMakeLists.txt), whatever the rest of the program
+// is compiled for.
 #define DP_WINOGRAD_AVX512
 #include "kernels/cpu/winograd_compiled.hpp"
 

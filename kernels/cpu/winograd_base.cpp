@@ -1,5 +1,5 @@
-// Compiled for what the whole program is compiled for: AVX2 unless the build says otherwise, NEON
-// on arm64.
+// Winograd's loops compiled for the whole program's instruction set: AVX2 unless the build sets
+// another, NEON on arm64.
 #include "kernels/cpu/winograd_compiled.hpp"
 
 namespace dp::cpu::winograd {

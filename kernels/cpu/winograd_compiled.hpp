@@ -1,7 +1,13 @@
-// Winograd's loops for the vectors that a source is compiled for: 16 floats with AVX-512, 8 with
-// AVX2, else 4 (NEON). winograd_base.cpp and winograd_avx512.cpp include this file. Everything is
-// in an unnamed namespace, and no function of the standard library is called: otherwise the linker
-// could keep the AVX-512 copy of a shared function for the whole program.
+// Winograd's loops, compiled for one vector width: 16 floats with AVX-512, 8 with AVX2, else 4
+// (NEON). winograd_base.cpp and winograd_avx512.cpp each include this file and export its table
+// kLoops.
+//
+// Everything is in an unnamed namespace, and no function of the standard library is called.
+// Otherwise the linker could keep the AVX-512 copy of a shared inline function for the whole
+// program.
+//
+// Parts: loads and stores; the transforms in one dimension; tiles of activations (read, transform,
+// write back); transforms of the weights and of their gradient; products of points.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +44,7 @@ DP_INLINE Floats load(const bf16* from) {
   return reinterpret_cast<Floats>(bits);
 }
 DP_INLINE void store(float* to, Floats value) { __builtin_memcpy(to, &value, sizeof(value)); }
-// To nearest, ties to even, as store<bf16> in parallel.hpp.
+// Rounds to nearest, ties to even, as store<bf16> in parallel.hpp.
 DP_INLINE void store(bf16* to, Floats value) {
   const Bits bits = reinterpret_cast<Bits>(value);
   const Bits rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -48,14 +54,14 @@ DP_INLINE void store(bf16* to, Floats value) {
   __builtin_memcpy(to, &halves, sizeof(halves));
 }
 
-// Transforms (Lavin and Gray 2015, sections 4.1 and 4.3) for the points 0, a, -a, b, -b and
-// infinity. a = 3/4, b = 3/2 and their squares are exact in fp32, and the error is half of that
-// with 1 and 2 (winograd_test.cpp derives a bound).
+// One-dimensional transforms (Lavin and Gray 2015, sections 4.1 and 4.3) for the points 0, a, -a,
+// b, -b and infinity. a = 3/4, b = 3/2 and their squares are exact in fp32, and the error is half
+// of the error with a = 1, b = 2 (winograd_test.cpp derives a bound).
 constexpr float a1 = 0.75f, a2 = a1 * a1, a3 = a2 * a1, b1 = 1.5f, b2 = b1 * b1, b3 = b2 * b1;
-// 1 / product of a point's distances from the others.
+// 1 / product of a point's distances from the other points.
 constexpr float n0 = 1 / (a2 * b2), na = 1 / (2 * a2 * (a2 - b2)), nb = 1 / (2 * b2 * (b2 - a2));
 
-// B^T: six values of an image, kFrom vectors apart, to six that are kTo apart.
+// B^T: transforms six values of an image, kFrom vectors apart, to six points, kTo apart.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void image_points(const Floats* x, Floats* v) {
   const Floats x0 = x[0], x1 = x[kFrom], x2 = x[2 * kFrom], x3 = x[3 * kFrom], x4 = x[4 * kFrom],
@@ -69,7 +75,7 @@ DP_INLINE void image_points(const Floats* x, Floats* v) {
   v[4 * kTo] = even_b - b1 * odd_b;
   v[5 * kTo] = a2 * b2 * x1 + (x5 - (a2 + b2) * x3);
 }
-// A^T: six to four.
+// A^T: six points to four outputs.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void output_values(const Floats* m, Floats* y) {
   const Floats sum_a = m[kFrom] + m[2 * kFrom], difference_a = m[kFrom] - m[2 * kFrom];
@@ -79,7 +85,7 @@ DP_INLINE void output_values(const Floats* m, Floats* y) {
   y[2 * kTo] = a2 * sum_a + b2 * sum_b;
   y[3 * kTo] = a3 * difference_a + (b3 * difference_b + m[5 * kFrom]);
 }
-// A: four to six.
+// A: four gradients of outputs to six points.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void gradient_points(const Floats* y, Floats* v) {
   const Floats y0 = y[0], y1 = y[kFrom], y2 = y[2 * kFrom], y3 = y[3 * kFrom];
@@ -92,7 +98,7 @@ DP_INLINE void gradient_points(const Floats* y, Floats* v) {
   v[4 * kTo] = even_b - odd_b;
   v[5 * kTo] = y3;
 }
-// G: three to six.
+// G: three weights to six points.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void weight_points(const Floats* g, Floats* u) {
   const Floats g0 = g[0], g1 = g[kFrom], g2 = g[2 * kFrom];
@@ -105,7 +111,7 @@ DP_INLINE void weight_points(const Floats* g, Floats* u) {
   u[4 * kTo] = even_b - odd_b;
   u[5 * kTo] = g2;
 }
-// G^T: six to three.
+// G^T: six points to three gradients of weights.
 template <std::size_t kFrom, std::size_t kTo>
 DP_INLINE void weight_values(const Floats* u, Floats* g) {
   const Floats sum_a = u[kFrom] + u[2 * kFrom], difference_a = u[kFrom] - u[2 * kFrom];
@@ -127,7 +133,7 @@ DP_INLINE Place place_of(const Tiles& tiles, std::size_t tile) {
   return {tile / of_image, static_cast<std::ptrdiff_t>(in_image / tiles.columns * 4),
           static_cast<std::ptrdiff_t>(in_image % tiles.columns * 4)};
 }
-// Offset of an image's first pixel in this channel.
+// Offset of the first pixel of a channel of an image.
 DP_INLINE std::size_t offset_of(const Images& x, std::size_t image, std::size_t channel) {
   return (image * (x.channels / x.block) + channel / x.block) * x.height * x.width * x.block +
          channel % x.block;
@@ -143,8 +149,8 @@ DP_INLINE std::ptrdiff_t clamp(std::ptrdiff_t value, std::ptrdiff_t low, std::pt
   return value < low ? low : value > high ? high : value;
 }
 
-// Calls body(channel, values) with kSide x kSide vectors from a pixel on, which are zeros outside
-// of the image.
+// Calls body(channel, values) with kSide x kSide vectors that start at a pixel; values outside of
+// the image are zero.
 template <class T, std::size_t kSide, class Body>
 DP_INLINE void for_each_patch(const Images& x, std::size_t image, std::ptrdiff_t row,
                               std::ptrdiff_t column, const Body& body) {
@@ -157,8 +163,8 @@ DP_INLINE void for_each_patch(const Images& x, std::size_t image, std::ptrdiff_t
   const bool is_inside = top == 0 && bottom == side && left == 0 && right == side;
   Floats values[kSide * kSide] = {};
   for (std::size_t c = 0; c < x.channels; c += kWidth) {
-    // An offset, because the pixel may lie outside of the image, where a pointer would be
-    // undefined.
+    // An offset instead of a pointer, because the pixel may lie outside of the image, where forming
+    // a pointer is undefined.
     const std::ptrdiff_t first =
         static_cast<std::ptrdiff_t>(offset_of(x, image, c)) + (row * width + column) * block;
     const T* data = static_cast<const T*>(x.data);
@@ -263,8 +269,7 @@ void output_tiles(const Points& from, const Tiles& tiles, const Range& range, co
 
 // Weights.
 
-// Transforms 3 x 3 vectors, which are `apart` from each other, and stores point p at to + p *
-// stride.
+// Transforms 3 x 3 vectors that are `apart` from each other, and stores point p at to + p * stride.
 DP_INLINE void store_weight_points(const Floats* g, std::ptrdiff_t apart, float* to,
                                    std::size_t stride) {
   Floats line[3], half[18], points[6];
@@ -285,7 +290,8 @@ DP_INLINE Floats mix(Floats one, Floats other, std::index_sequence<kLane...>) {
   return __builtin_shufflevector(
       one, other, ((kLane & kApart) == 0 ? kLane + kMore : kWidth + kLane - kApart + kMore)...);
 }
-// Turns kWidth rows into columns: squares of kApart x kApart lanes beside a diagonal change places.
+// Transposes kWidth rows: squares of kApart x kApart lanes on either side of a diagonal are
+// swapped, for kApart = kWidth / 2 down to 1.
 template <std::size_t kApart = kWidth / 2>
 DP_INLINE void transpose(Floats* rows) {
   if constexpr (kApart > 0) {
@@ -390,7 +396,7 @@ void multiply_rows(const float* left, std::size_t left_block, const float* right
     }
   }
 }
-// multiply_rows for `rows`, which is kRows or less.
+// Calls multiply_rows for `rows` <= kRows rows.
 template <std::size_t kRows, std::size_t kVectors>
 DP_INLINE void multiply_some(std::size_t rows, const float* left, std::size_t left_block,
                              const float* right, std::size_t depth, float* out,
@@ -455,7 +461,7 @@ void accumulate_groups(const Points& gradient, const Points& input, std::size_t 
         accumulate_rows<kRows, kVectors>(left + first, columns, right_block, tiles, is_first,
                                          to + first * inputs, inputs);
       };
-      // A block's 16 rows, in as many registers as there are.
+      // A block's 16 rows, in steps that fit into the registers.
       if constexpr (kMostRows >= 8) {
         rows.template operator()<8>(0);
         rows.template operator()<8>(8);

@@ -1,9 +1,9 @@
-// The loops of Winograd's convolution (winograd.cpp), of which there is one compilation for each
-// width of vectors.
+// The interface between Winograd's convolution (winograd.cpp) and its loops, which are compiled
+// once for each vector width (winograd_compiled.hpp).
 //
-// A tile is 4 x 4 outputs; its transform has 36 points. Point p of all tiles and channels is a
-// matrix, and the convolution is a product of matrices for each p. All matrices are in blocks of 16
-// channels.
+// A *tile* is 4 x 4 outputs; its transform has 36 *points*. Point p of all tiles and channels forms
+// a matrix, and the convolution is one matrix product per point. All matrices are stored in blocks
+// of 16 channels.
 #pragma once
 
 #include <cstddef>
@@ -21,58 +21,61 @@ struct Images {
   std::size_t channels, block, height, width;
 };
 
-// rows, columns: tiles of an image. top, left: the padding; the input of the tile at output (h, w)
+// rows, columns: tiles per image. top, left: the padding; the input of the tile at output (h, w)
 // begins at (h - top, w - left).
 struct Tiles {
   std::size_t rows, columns;
   std::ptrdiff_t top, left;
 };
 
-// Points of some tiles: [point][channels / 16][most_tiles][16].
+// Points of a range of tiles: [point][channels / 16][most_tiles][16].
 struct Points {
   float* data;
   std::size_t most_tiles, point_stride;
 };
 
-// Points of the weights: [point][columns / group][rows][group]. Rows are summed over.
+// Points of the weights: [point][columns / group][rows][group]. The product sums over rows.
 struct Factor {
   float* data;
   std::size_t rows, columns, group, point_stride;
 };
 
-// Tiles [first + begin, first + end) of the convolution are tiles [begin, end) of the Points.
+// Tiles [first + begin, first + end) of the convolution are stored as tiles [begin, end) of the
+// Points.
 struct Range {
   std::size_t first, begin, end;
 };
 
 struct Loops {
-  std::size_t width;  // floats of a vector
+  std::size_t width;  // floats per vector
   std::size_t most_group;
 
-  // The input's 6 x 6 values of each tile, transformed.
+  // Transforms the input's 6 x 6 values of each tile.
   void (*input_tiles)(const Images& x, const Tiles& tiles, const Range& range, const Points& to);
-  // The 4 x 4 values of each tile of the output's gradient, for the gradient of the weights.
+  // Transforms the 4 x 4 values of each tile of the output's gradient, for the gradient of the
+  // weights.
   void (*gradient_tiles)(const Images& dy, const Tiles& tiles, const Range& range,
                          const Points& to);
-  // Back to 4 x 4 values: `channels` of y from `first` on, which are the first ones of the points.
+  // Transforms points back to 4 x 4 values. Writes `channels` channels of y from `first` on; in
+  // `from` they are the first ones.
   void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
                        std::size_t first, std::size_t channels);
 
-  // Columns of weights KRSC from `first` on. For the forward pass rows are C and columns K; for the
-  // gradient of the input rows are K and columns C, of which there are `inputs`, and the kernel is
-  // rotated.
+  // Transform weights (KRSC): the columns from `first` on. For the forward pass rows are C and
+  // columns K. For the gradient of the input rows are K, columns C (`inputs` in all), and the
+  // kernel is rotated.
   void (*forward_weights)(const float* weights, std::size_t first, const Factor& to);
   void (*backward_weights)(const float* weights, std::size_t inputs, std::size_t first,
                            const Factor& to);
 
-  // out = left x right, of one point.
+  // out = left x right, for one point.
   void (*multiply)(const Points& left, std::size_t tiles, const Factor& right, std::size_t point,
                    const Points& out);
-  // sums[outputs][inputs] = or += gradient^T x input, of one point.
+  // sums[outputs][inputs] = gradient^T x input for one point if is_first, else +=.
   void (*accumulate)(const Points& gradient, const Points& input, std::size_t tiles,
                      std::size_t point, std::size_t outputs, std::size_t inputs, bool is_first,
                      float* sums);
-  // From sums[point][outputs][inputs] to KRSC.
+  // Transforms sums[point][outputs][inputs] back to KRSC.
   void (*weight_gradient)(const float* sums, std::size_t point_stride, std::size_t inputs,
                           std::size_t outputs, float* gradient);
 };

@@ -8,13 +8,13 @@ namespace dp::cuda {
 
 namespace {
 
-// reflected_index() for a place that is a very large number where it would be below 0.
+// reflected_index() for unsigned indices: negative ones arrive as very large numbers.
 __device__ unsigned reflected(unsigned at, unsigned size) {
   const unsigned from_start = min(at, 0 - at);
   return from_start < size ? from_start : 2 * (size - 1) - from_start;
 }
 
-// A block to an image, neighbouring threads write neighbouring floats.
+// One block per image; neighbouring threads write neighbouring floats.
 __global__ void __launch_bounds__(kThreads)
     augment_kernel(const std::uint8_t* images, const ImageCrop* crops, const PixelTable* table,
                    std::size_t count, unsigned height, unsigned width, float* y) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
     float* out = y + n * values;
     for (unsigned i = threadIdx.x; i < values; i += blockDim.x) {
       const unsigned c = i % 3, pixel = i / 3, h = pixel / width, w = pixel % width;
-      // Left of and above the image these are very large numbers.
+      // Indices left of or above the image are very large numbers.
       unsigned from_h = h + static_cast<unsigned>(int{crop.shift_y});
       unsigned from_w =
           (crop.is_flipped != 0 ? width - 1 - w : w) + static_cast<unsigned>(int{crop.shift_x});

@@ -1,22 +1,22 @@
-// Batch normalisation in kernels of our own. They are memory-bound, so their time depends on how
-// often each tensor is read or written. Reads and writes per element:
+// Batch normalisation in our own kernels. They are memory-bound, so their time depends on how often
+// each tensor is read or written. Accesses per element, sweep by sweep:
 //
 //   forward   x for the statistics | x [, addend] -> y                                    3 (4)
 //   backward  without an addend: x, dy [, dy2] | x, dy [, dy2] -> dx                       5 (7)
 //             with one: x, y, dy [, dy2] -> d_addend | x, d_addend -> dx                   7 (8)
 //
-// The number in brackets is with the tensor in brackets. The time of a pass is that number x
-// elements x bytes of the type / memory bandwidth, less what the L2 cache still holds: the first
-// sweep of each pass starts at the end of the tensor, which was written last, and the second one at
-// the beginning, which the first has read last.
+// The number in parentheses includes the tensors in brackets. The time of a pass is that number x
+// elements x bytes of the type / memory bandwidth, less the part still in the L2 cache. The first
+// sweep of each pass therefore starts at the end of the tensor, which was written last. The second
+// sweep starts at the beginning, which the first sweep has read last.
 //
-// Sums over the rows are made in three levels: a thread adds a few values in fp32, a block adds the
-// sums of its threads by a tree, and a second kernel adds those of the blocks in double. The order
-// is fixed, so the bits are the same every time.
+// Sums over the rows have three levels: a thread adds a few values in fp32, a block adds its
+// threads' sums by a tree, and a second kernel adds the blocks' sums in double. The order is fixed,
+// so the bits are the same every time.
 //
-// With statistics of all ranks, that second kernel writes this rank's part into memory of the host,
-// a function of the host gathers those of all ranks, and a third kernel merges them. The device
-// stands still meanwhile; a recording has the function as a node.
+// With statistics over all ranks, that second kernel writes this rank's part into host memory, a
+// host function gathers all ranks' parts, and a third kernel merges them. The device idles
+// meanwhile. In a recording the host function is a node.
 #include "kernels/batch_norm.hpp"
 
 #include <algorithm>
@@ -38,19 +38,19 @@ namespace {
 
 using namespace batch_norm;
 
-// Kernels that sum run in one wave of blocks, since every block leaves partial sums, and give each
-// thread at least kLeastRows rows. Kernels that only write run in kWaves waves, which balance the
-// load.
+// Kernels that sum run in one wave of blocks, because every block leaves partial sums, and give
+// each thread at least kLeastRows rows. Kernels that only write run in kWaves waves, which balances
+// the load.
 constexpr unsigned kLeastRows = 8, kWaves = 4;
 
-// A layer without scale has no gamma.
+// gamma is null if the layer has no scale.
 DP_HD inline float gamma_of(const float* gamma, std::size_t channel) {
   return gamma == nullptr ? 1.0f : gamma[channel];
 }
 
 // ---- from sums to what the second sweep needs ---------------------------------------------------
 
-// How a channel is normalised, and what its running statistics become.
+// The parameters for normalising a channel and updating its running statistics.
 struct Update {
   float epsilon, momentum;
   BatchNorm::Parameters parameters;
@@ -67,7 +67,8 @@ __device__ inline void set_statistics(Channels channels, std::size_t c, double c
   channels.inverse_deviation()[c] = static_cast<float>(inverse);
   channels.scale()[c] = scale;
   channels.shift()[c] = parameters.beta[c] - static_cast<float>(mean) * scale;
-  // The step of a batch that is not finite is skipped, and must leave these statistics as they are.
+  // The step of a batch that is not finite is skipped, so it must not change the running
+  // statistics.
   if (!std::isfinite(mean) || !std::isfinite(unbiased)) return;
   const double part = static_cast<double>(update.momentum);
   float* running_mean = parameters.running_mean + c;
@@ -77,7 +78,8 @@ __device__ inline void set_statistics(Channels channels, std::size_t c, double c
       static_cast<float>((1 - part) * static_cast<double>(*running_var) + part * unbiased);
 }
 
-// With a message (batch_moments.hpp) the sums go there, and else they are those of the batch.
+// Writes the sums to `message` (batch_moments.hpp) if there is one; otherwise they cover the whole
+// batch and the statistics are set here.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     finish_statistics_kernel(const float* partials, unsigned bands, Channels channels, const T* x,
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     merge_statistics_kernel(const float* all, std::size_t ranks, Channels channels, Update update) {
-  const std::size_t c = first_item();  // without a loop, whose state would be kept on a stack
+  const std::size_t c = first_item();  // no loop: its state would need a stack
   if (c >= channels.count) return;
   const BatchMoments batch = merge_moments(all, ranks, channels.count, c);
   set_statistics(channels, c, batch.count, batch.mean, batch.squares, update);
@@ -126,7 +128,7 @@ __device__ inline void set_coefficients(Channels channels, std::size_t c, double
   channels.slope()[c] = static_cast<float>(factor * product * inverse * inverse / count);
 }
 
-// d_beta = sum g, d_gamma = sum g * xhat. A message, if given, takes the sums.
+// d_beta = sum g, d_gamma = sum g * xhat. Writes the sums to `message` if there is one.
 __global__ void __launch_bounds__(kThreads)
     finish_gradients_kernel(const float* partials, unsigned bands, Channels channels,
                             std::size_t rows, const float* gamma, float* d_gamma, float* d_beta,
@@ -178,7 +180,7 @@ class CudaBatchNorm final : public BatchNorm {
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
     require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
     if (rows_ == 0 || channels_.count == 0) return;
-    // The form that reads single elements has the most blocks below one another.
+    // The variant that reads single elements has the most bands.
     const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
     if (desc.gather == nullptr) return;
@@ -254,7 +256,7 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
  private:
-  // What the function of the host needs, in one place.
+  // The arguments of the host function.
   struct Gather {
     CudaDevice* device = nullptr;
     RankGather* desk = nullptr;
@@ -267,14 +269,14 @@ class CudaBatchNorm final : public BatchNorm {
   }
   [[nodiscard]] float* message() const { return reinterpret_cast<float*>(messages_.get()); }
 
-  // Calls function(data) on a thread of CUDA's, which must not call CUDA. It may wait for other
-  // threads; operations of other streams go on.
+  // Enqueues function(data) for a thread of CUDA's. The function must not call CUDA. It may wait
+  // for other threads; other streams' operations continue.
   void call_host(cudaHostFn_t function, void* data) const {
     DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
   }
 
-  // Not before the ranks are connected: what is enqueued then is a rehearsal, in which kernels are
-  // loaded (expect_host_waits), and nothing of the host may be in the queue.
+  // Skipped before the ranks are connected: operations enqueued then are a rehearsal that loads
+  // kernels (expect_host_waits), and no host function may be in the queue.
   void gather(Pass pass) {
     if (!desc_.gather->is_served()) return;
     const auto wait_for_ranks = [](void* data) {
@@ -283,7 +285,7 @@ class CudaBatchNorm final : public BatchNorm {
       try {
         given.desk->gather(given.pass, given.mine, given.all);
       } catch (...) {
-        // CUDA's thread cannot throw it. Who waits for the exchange gets the same error.
+        // CUDA's thread cannot throw it. The waits of the exchange get the same error.
         std::ranges::fill(given.all, std::numeric_limits<float>::quiet_NaN());
       }
     };
@@ -297,7 +299,7 @@ class CudaBatchNorm final : public BatchNorm {
   }
   [[nodiscard]] const float* all() const { return gathers_[0].all.data(); }
 
-  // As an operation, since earlier ones may still use the message.
+  // An operation, because earlier ones may still use the message.
   void clear_message() {
     const auto clear = [](void* data) {
       std::ranges::fill(static_cast<Gather*>(data)->mine, 0.0f);

@@ -1,6 +1,6 @@
-// The four kernels of batch normalisation that walk over tensors: each pass, forward and backward,
-// is a sweep that adds up and a sweep that writes (batch_norm.cu has the outline and what lies
-// between the two). Their sums are those of channel_sums.cuh.
+// The four kernels of batch normalisation that read whole tensors. Each pass, forward and backward,
+// has two sweeps: one that sums and one that writes. batch_norm.cu has the outline and the kernels
+// between the sweeps. The sums are made as in channel_sums.cuh.
 #pragma once
 
 #include "kernels/cuda/channel_sums.cuh"
@@ -8,12 +8,12 @@
 
 namespace dp::cuda::batch_norm {
 
-// A thread has the loads of kUnroll rows in flight. With the registers that this takes, a
-// multiprocessor runs kForwardBlocks or kBackwardBlocks blocks at once.
+// Each thread has the loads of kUnroll rows in flight. With the registers that this takes, a
+// multiprocessor runs kForwardBlocks or kBackwardBlocks blocks at a time.
 inline constexpr unsigned kUnroll = 4, kForwardBlocks = 4, kBackwardBlocks = 2;
 
-// The arrays over channels, C floats each, one after the other in memory of the object. The first
-// four keep their values between forward and backward.
+// The per-channel arrays, C floats each, one after the other in the object's memory. The first four
+// keep their values between forward and backward.
 struct Channels {
   float* first = nullptr;
   std::size_t count = 0;
@@ -26,13 +26,13 @@ struct Channels {
   // dx = scale * g - slope * (x - mean) - offset
   [[nodiscard]] DP_HD float* slope() const { return first + 4 * count; }
   [[nodiscard]] DP_HD float* offset() const { return first + 5 * count; }
-  // of inference
+  // for inference
   [[nodiscard]] DP_HD float* running_scale() const { return first + 6 * count; }
   [[nodiscard]] DP_HD float* running_shift() const { return first + 7 * count; }
   static constexpr std::size_t kArrays = 8;
 };
 
-// A thread's channels of an array over channels.
+// Loads a thread's channels of a per-channel array.
 template <int N>
 __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
   constexpr int kPart = N % 4 == 0 ? 4 : 1;  // C is a multiple of N, so the arrays are aligned
@@ -48,8 +48,8 @@ __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Sums of x - pivot and its square, where the pivot is the channel's first value, so that a mean
-// far from zero does not cancel.
+// Sums of x - pivot and of its square. The pivot is the channel's first value, so that a mean far
+// from zero does not cancel.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kForwardBlocks)
     statistics_kernel(RowGrid grid, const T* x, float* partials) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, kForwardBlocks)
       packs[u] = load_pack<T, N>(column + at * channels);
     }
     for (int v = 0; v < N; ++v) {
-      // The rows in flight are added to each other first, so that chains of roundings are shorter.
+      // The rows in flight are added to each other first: shorter chains of roundings.
       float part = 0, part_squares = 0;
       for (int u = 0; u < unroll; ++u) {
         const float d = to_float(packs[u].values[v]) - pivot[v];
@@ -111,18 +111,18 @@ __global__ void __launch_bounds__(kThreads, has_addend ? 3 : kForwardBlocks)
 
 // ---- backward -----------------------------------------------------------------------------------
 
-// Where the ReLU's mask comes from: from y if there is an addend, else from x, normalised again.
+// The source of the ReLU's mask: y if there is an addend, else x, normalised again.
 enum class Mask { none, from_x, from_y };
 
-// What backward reads and writes; dy2 may be null.
+// The tensors that backward reads and writes; dy2 may be null.
 template <class T>
 struct Tensors {
   const T *x, *y, *dy, *dy2;
   T *dx, *d_addend;
 };
 
-// The gradient behind the ReLU of packs of x, y, dy and dy2. The sign of x * scale + shift is that
-// of forward's own fused multiply-add.
+// The gradient before the ReLU (with its mask applied) from packs of x, y, dy and dy2. The sign of
+// x * scale + shift equals the sign in forward, because both use the same fused multiply-add.
 template <class T, int N, Mask mask, bool has_two>
 __device__ float gradient_of(const Pack<T, N>& x, const Pack<T, N>& y, const Pack<T, N>& dy,
                              const Pack<T, N>& dy2, const Floats<N>& scale, const Floats<N>& shift,
@@ -136,9 +136,9 @@ __device__ float gradient_of(const Pack<T, N>& x, const Pack<T, N>& y, const Pac
   return g;
 }
 
-// Sums of g and g * (x - mean), where g is dy + dy2 behind the ReLU's mask. With an addend, g is
-// the addend's gradient and is written here, so that the second sweep need not read y, dy and dy2
-// again.
+// Sums of g and g * (x - mean), where g is dy + dy2 with the ReLU's mask applied. With an addend, g
+// is also the addend's gradient and is written here, so that the second sweep need not read y, dy
+// and dy2 again.
 template <class T, int N, Mask mask, bool has_two, bool stores_gradient>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     gradient_sums_kernel(RowGrid grid, Channels channels, Tensors<T> t, float* partials) {

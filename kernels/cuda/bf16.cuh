@@ -1,5 +1,5 @@
-// bfloat16 in kernels: conversions, and packs of neighbouring elements that are read and written at
-// once. Rounds to nearest, ties to even, as the CPU's twins do; a NaN becomes the NaN 0x7FFF.
+// bfloat16 in kernels: conversions, and packs of neighbouring elements that are read and written in
+// one access. Rounds to nearest, ties to even, like the CPU twins; a NaN becomes the NaN 0x7FFF.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -35,11 +35,11 @@ DP_HD inline bf16 from_float<bf16>(float v) {
 #endif
 }
 
-// How many elements fit into the 16 bytes that a thread moves at once.
+// The number of elements in the 16 bytes that a thread moves in one access.
 template <class T>
 inline constexpr int kPackCount = 16 / static_cast<int>(sizeof(T));
 
-// kPackCount elements, or a single one where 16 bytes would not be aligned.
+// kPackCount elements, or one if 16-byte accesses would be unaligned.
 template <class T, int N = kPackCount<T>>
 struct Pack {
   static constexpr int kCount = N;
@@ -65,7 +65,7 @@ struct WordOf<16> {
   using Type = uint4;
 };
 
-// `at` is aligned to the size of the pack, and in global memory (no __shared__ or local array).
+// `at` must be aligned to the pack's size and in global memory (no __shared__ or local array).
 template <class T, int N = kPackCount<T>>
 DP_HD inline Pack<T, N> load_pack(const T* at) {
 #ifdef __CUDA_ARCH__
@@ -83,7 +83,7 @@ DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
   using Word = typename WordOf<sizeof(Pack<T, N>)>::Type;
   const Word word = std::bit_cast<Word>(pack);
   if constexpr (sizeof word == 16) {
-    // nvcc takes a plain store apart now and then.
+    // nvcc sometimes splits a plain store.
     asm("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x), "r"(word.y), "r"(word.z),
         "r"(word.w)
         : "memory");
@@ -95,7 +95,7 @@ DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
 #endif
 }
 
-// The same packs as numbers to calculate with.
+// The same packs as floats.
 template <int N>
 struct Floats {
   float values[N];
@@ -139,7 +139,7 @@ DP_HD inline void store_floats(T* at, const Floats<N>& floats) {
   store_pack(at, to_pack<T>(floats));
 }
 
-// Whether 16 bytes at a time may be moved at all of these places; null pointers do not count.
+// Whether all these addresses allow 16-byte accesses; null pointers do not count.
 template <class... Pointers>
 inline bool are_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

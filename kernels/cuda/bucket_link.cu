@@ -1,6 +1,6 @@
-// The link of a GPU: two urgent streams, one for each direction of the bus, are tied to the
-// device's stream by events. A mark is a kernel of one thread, which writes the step's number into
-// the bucket's word of host memory.
+// The GPU's link: two urgent streams, one for each direction of the bus, connected to the device's
+// stream by events. A mark is a kernel of one thread, which writes the step's number into the
+// bucket's word in host memory.
 #include "kernels/bucket_link.hpp"
 
 #include <atomic>
@@ -12,11 +12,13 @@ namespace dp::cuda {
 
 namespace {
 
-// Tells the host that everything before it in the queue has run. Both words are memory of the host.
+// Reports to the host that everything before it in the queue has run. Both words are in host
+// memory.
 //
-// What the host may then read: copies down before it in the queue have reached host memory before
-// the kernel starts; what kernels have written is in the device's memory when they end, where later
-// operations of all queues find it. The fence keeps the mark itself behind both.
+// The host may then read the results of earlier work. Earlier copies to the host in this queue have
+// arrived in host memory before the kernel starts. Data written by earlier kernels is in device
+// memory when they end, visible to later operations of all queues. The fence orders the mark after
+// both.
 __global__ void mark_kernel(const volatile std::uint64_t* step, volatile std::uint64_t* mark) {
   __threadfence_system();
   *mark = *step;
@@ -31,12 +33,11 @@ class CudaBucketLink final : public BucketLink {
         host_gradient_(host_gradient),
         buckets_(std::move(buckets)),
         memory_(device.allocate_host((buckets_.size() + 1) * kStride)) {
-    // Before the first step no bucket is final: no mark is this number.
+    // Before the first step no bucket is final: no mark equals this number.
     store(step_word(), ~std::uint64_t{0});
   }
 
-  // Marks and copies that are still on their way use memory that goes with this object or soon
-  // after it.
+  // Pending marks and copies use memory that is freed with this object or soon after it.
   ~CudaBucketLink() override {
     const DeviceWaits::Wait wait(device_.waits(), "the last copies of gradients");
     static_cast<void>(cudaStreamSynchronize(down_.get()));
@@ -44,13 +45,14 @@ class CudaBucketLink final : public BucketLink {
     static_cast<void>(cudaStreamSynchronize(device_.stream()));
   }
 
-  // The step before has ended on the device: its buckets were seen final by who exchanged them.
+  // The previous step has ended on the device: the exchanging thread has seen all its buckets
+  // final.
   void begin_step(std::uint64_t step) override { store(step_word(), step + 1); }
 
   void bucket_final(std::size_t bucket) override {
-    // In a recording this makes the queue down a branch of it, which end_backward joins: backward
-    // goes on beside the copy and the mark, which takes a trip over the bus. One event does for all
-    // buckets: a wait is for the record made last when it is enqueued.
+    // In a recording this makes the copy queue a branch, which end_backward joins: backward
+    // continues while the copy and the mark, a trip over the bus, are in progress. One event is
+    // enough for all buckets, because a wait refers to the latest record at the time of enqueueing.
     DP_CHECK_CUDA(cudaEventRecord(final_.get(), device_.stream()));
     DP_CHECK_CUDA(cudaStreamWaitEvent(down_.get(), final_.get(), 0));
     has_branch_ = true;
@@ -64,8 +66,8 @@ class CudaBucketLink final : public BucketLink {
   }
 
   void end_backward() override {
-    // Without a bucket since the last time there is nothing to join, and in a recording waiting for
-    // a queue that takes no part in it would be an error.
+    // Without a bucket since the last call there is nothing to join. In a recording, waiting for a
+    // queue that takes no part in it would be an error.
     if (!has_branch_) return;
     has_branch_ = false;
     DP_CHECK_CUDA(cudaEventRecord(down_end_.get(), down_.get()));
@@ -92,7 +94,7 @@ class CudaBucketLink final : public BucketLink {
   }
 
  private:
-  // Each word has a cache line of its own. The last one is the running step's number plus one.
+  // Each word has its own cache line. The last one is the current step's number plus one.
   static constexpr std::size_t kStride = 64;
   [[nodiscard]] std::uint64_t* word(std::size_t i) const {
     return reinterpret_cast<std::uint64_t*>(memory_.get() + i * kStride);
@@ -110,8 +112,8 @@ class CudaBucketLink final : public BucketLink {
   float* host_gradient_;
   std::vector<BucketSlice> buckets_;
   Device::Memory memory_;
-  // The copy of an early bucket and its mark do not wait until the kernels of backward that were
-  // enqueued meanwhile have all found their place.
+  // An early bucket's copy and mark do not wait until all backward kernels enqueued meanwhile have
+  // been scheduled.
   Stream down_{Stream::Priority::urgent}, up_{Stream::Priority::urgent};
   Event final_, down_end_, up_end_;
   bool has_branch_ = false;

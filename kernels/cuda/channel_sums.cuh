@@ -1,7 +1,7 @@
-// Two sums for each channel over all rows of a tensor, in two stages and always in the same order,
-// so with the same bits: a kernel that walks over rows (rows.cuh) leaves a block's sums in
-// partials[band][2][C], and a small second kernel, of which each block has a few channels, adds the
-// bands' in double.
+// Two sums per channel over all rows of a tensor, in two stages and a fixed order, so that the bits
+// are always the same. First a kernel that walks over rows (rows.cuh) leaves its blocks' sums in
+// partials[band][2][C]. Then a small second kernel, each block of which has a few channels, adds
+// the bands' sums in double.
 #pragma once
 
 #include "kernels/cuda/rows.cuh"
@@ -10,8 +10,8 @@ namespace dp::cuda {
 
 #if defined(__CUDACC__) || defined(DP_CUDA_ON_CPU)
 
-// From the sums of its threads' channels to those of the block. All threads come here; those that
-// are idle bring zeros.
+// Reduces the sums of a block's threads to sums of the block. All threads must call it; idle
+// threads pass zeros.
 template <int N>
 __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a, const Floats<N>& b,
                                         float* partials) {
@@ -22,7 +22,7 @@ __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a,
   if (below < grid.block_rows) {
     float* const mine = sums + below * line + lane * N;
     if constexpr (N % 4 == 0) {
-      // 16 bytes at a time: single floats, N apart, would wait for the same banks.
+      // 16 bytes at a time: single floats, N apart, would conflict in the same banks.
       for (int v = 0; v < N; v += 4) {
         *reinterpret_cast<float4*>(mine + v) = make_float4(a[v], a[v + 1], a[v + 2], a[v + 3]);
         *reinterpret_cast<float4*>(mine + width + v) =
@@ -35,7 +35,7 @@ __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a,
       }
     }
   }
-  // The lower half is added to the upper one, until one row is left.
+  // Adds the lower half of the rows to the upper half until one row is left.
   for (unsigned rows = grid.block_rows; rows > 1;) {
     const unsigned half = (rows + 1) / 2;
     __syncthreads();
@@ -56,8 +56,7 @@ __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a,
   }
 }
 
-// ---- the second kernel: kThreads threads, kBlockChannels channels to a block
-// ---------------------
+// ---- the second kernel: kThreads threads, kBlockChannels channels per block ---------------------
 
 inline constexpr unsigned kBlockChannels = 8, kBlockLanes = kThreads / kBlockChannels;
 
@@ -65,8 +64,8 @@ struct Sums {
   double a, b;
 };
 
-// The sums over all bands, in the threads below kBlockChannels, for channel
-// blockIdx.x * kBlockChannels + threadIdx.x. All threads come here.
+// Returns the sums over all bands, valid in the threads below kBlockChannels, for channel
+// blockIdx.x * kBlockChannels + threadIdx.x. All threads must call it.
 __device__ inline Sums add_partials(const float* partials, unsigned bands, std::size_t channels) {
   __shared__ double shared[2][kThreads];
   const unsigned lane = threadIdx.x / kBlockChannels;
@@ -93,7 +92,7 @@ __device__ inline Sums add_partials(const float* partials, unsigned bands, std::
   return {shared[0][threadIdx.x], shared[1][threadIdx.x]};
 }
 
-// The channel of a thread that has one to finish, else `channels`.
+// The channel that this thread finishes; `channels` if it has none.
 __device__ inline std::size_t channel_to_finish(std::size_t channels) {
   const std::size_t channel = static_cast<std::size_t>(blockIdx.x) * kBlockChannels + threadIdx.x;
   return threadIdx.x < kBlockChannels && channel < channels ? channel : channels;

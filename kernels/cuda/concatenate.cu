@@ -1,5 +1,5 @@
-// One kernel for each part: a walk over its rows (pixels), a pack of neighbouring channels to a
-// thread (rows.cuh), which is copied to its place in the whole or from there.
+// One kernel per part: a walk over its rows (pixels) with a pack of neighbouring channels per
+// thread (rows.cuh), copied to or from its place in the whole.
 #include "kernels/concatenate.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -52,7 +52,7 @@ void copy_part(CudaDevice& device, Way way, const TensorView& part, const Tensor
                std::size_t first) {
   const Shape& s = part.desc.shape;
   const std::size_t all = whole.desc.shape.c;
-  // All three divide into packs exactly if this number does.
+  // All three are multiples of the pack exactly if this number is.
   with_type_and_pack(
       part.desc.type, s.c | first | all, are_aligned(part.data, whole.data),
       [&](auto* tag, auto n) {

@@ -1,5 +1,5 @@
-// Convolution on cuDNN: each direction is a pass (conv_pass.hpp) with the one of cuDNN's plans that
-// was chosen for it, by measurement or, without, the first one (cudnn_plan.hpp). A large batch runs
+// Convolution on cuDNN. Each direction is a pass (conv_pass.hpp) with one of cuDNN's plans: the one
+// chosen by measurement or, without measuring, the first one (cudnn_plan.hpp). A large batch runs
 // in equal parts, one after the other.
 #include "kernels/conv2d.hpp"
 
@@ -17,16 +17,16 @@ namespace dp::cuda {
 
 namespace {
 
-// How many configurations are measured at most; of those that compile a kernel for about a second,
-// how many.
+// The most configurations that are measured, and how many of them may compile a kernel (about a
+// second each).
 constexpr std::size_t kMostMeasured = 16, kMostCompiled = 2;
-// The time of what does not run.
+// The time of a plan that does not run.
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // ---- choosing -----------------------------------------------------------------------------------
 
-// The plans of one direction that may be chosen, built as they are asked for. The first one works.
-// All ways have a name, so that a choice that was made for another batch size is found.
+// The candidate plans of one direction, built on demand. The first one works. All ways have names,
+// so that a choice made for another batch size is found.
 class Candidates {
  public:
   Candidates(CudaDevice& device, const ConvProblem& problem)
@@ -50,7 +50,7 @@ class Candidates {
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
   [[nodiscard]] bool is_measured(std::size_t i) const { return candidates_[i].is_measured; }
   void measure_no_more(std::size_t i) { candidates_[i].is_measured = false; }
-  // Null where cuDNN refuses.
+  // Null if cuDNN refuses.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> plan(std::size_t i) {
     Candidate& candidate = candidates_[i];
     if (!candidate.plan) candidate.plan = planner_.build(candidate.way);
@@ -69,7 +69,7 @@ class Candidates {
   std::vector<Candidate> candidates_;
 };
 
-// Runs plans of a pass on memory of its own and measures them.
+// Runs plans of a pass on its own memory and measures them.
 class Trial {
  public:
   Trial(CudaDevice& device, const Conv2dDesc& desc, ConvPass& pass)
@@ -79,8 +79,8 @@ class Trial {
     w_bytes_ = aligned(desc.weight_elements() * sizeof(float));
   }
 
-  // kNever where this plan does not run: it finds no memory, or cuDNN refuses it after all. An
-  // error after which nothing runs on the device is thrown, and so is one of ours.
+  // kNever if this plan does not run: it gets no memory, or cuDNN refuses it after all. Throws if
+  // the error makes the device unusable, or if it is a bug of ours.
   double seconds(const CudnnPlan* plan) {
     if (plan == nullptr) return kNever;
     try {
@@ -95,8 +95,8 @@ class Trial {
  private:
   double measure(const CudnnPlan& plan) {
     take_memory(pass_.form().scratch_bytes + plan.workspace_bytes());
-    // The first run keeps the GPU at work until the second one, which counts, is in the queue: the
-    // time of the host's calls is not the plan's.
+    // The first run keeps the GPU busy until the second one, which is measured, is in the queue.
+    // The time of the host's calls is thus excluded.
     pass_.run(plan, data_, packed_weights_, scratch_.get());
     DP_CHECK_CUDA(cudaEventRecord(begin_.get(), device_.stream()));
     pass_.run(plan, data_, packed_weights_, scratch_.get());
@@ -107,13 +107,13 @@ class Trial {
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
-  // The operands, once, and scratch memory of at least so many bytes.
+  // Allocates the operands, once, and at least this many bytes of scratch memory.
   void take_memory(std::size_t scratch_bytes) {
     if (!memory_) {
       const std::size_t operands = x_bytes_ + y_bytes_ + w_bytes_;
       memory_ = device_.allocate(operands + aligned(pass_.form().w.inside.bytes()));
       std::byte* const first = memory_.get();
-      // A harmless number as fp32 and as bf16: denormals or NaN would change the time.
+      // An ordinary number both as fp32 and as bf16: denormals or NaN would change the time.
       DP_CHECK_CUDA(cudaMemsetAsync(first, 0x3C, operands, device_.stream()));
       data_ = {first, first + x_bytes_ + y_bytes_, first + x_bytes_};
       packed_weights_ = first + operands;
@@ -125,8 +125,8 @@ class Trial {
     }
   }
 
-  // After an error in a kernel all calls fail until the process ends. Waits for what a plan that
-  // failed has enqueued all the same.
+  // After an error in a kernel all calls fail until the process ends. Waits for work that a failed
+  // plan has enqueued nevertheless.
   void check_device(const CudnnPlan& plan) const {
     const DeviceWaits::Wait wait(device_.waits(), "the measurement of a convolution");
     const cudaError_t code = cudaStreamSynchronize(device_.stream());
@@ -162,7 +162,8 @@ class CudaConv2d final : public Conv2d {
   void forward(const TensorView& x, const float* weights, const TensorView& y) override {
     run(forward_, {x.data, const_cast<float*>(weights), y.data});
   }
-  // In bf16 with the weights that forward() has rounded, which are the same in any training step.
+  // In bf16, uses the weights that forward() has rounded; they are the same throughout a training
+  // step.
   void backward_data(const TensorView& dy, const float* weights, const TensorView& dx) override {
     DP_ASSERT(backward_data_.plan, "backward_data was not planned");
     run(backward_data_, {dx.data, const_cast<float*>(weights), dy.data});
@@ -204,7 +205,7 @@ class CudaConv2d final : public Conv2d {
           return seconds;
         });
     chosen.plan = candidates.plan(best);
-    // A table of another machine may name what is refused here.
+    // A table from another machine may name a plan that is refused here.
     if (!chosen.plan) chosen.plan = candidates.plan(0);
     device_.reserve_scratch(pass.form().scratch_bytes + chosen.plan->workspace_bytes());
   }

@@ -1,7 +1,7 @@
-// form_of plans one direction: into how many parts a batch is cut, so that no tensor of a part is
-// larger than cuDNN can take, and which operands are copied into which place of scratch memory.
-// ConvPass::run goes through the parts: copy the inputs that need it, run the plan, copy the
-// output. Weight gradients of parts are added up in fp32.
+// form_of() plans one direction: the number of parts of a batch, so that no tensor of a part is
+// larger than cuDNN allows, and which operands are copied to which place in scratch memory.
+// ConvPass::run iterates over the parts: it copies the inputs that need it, runs the plan, and
+// copies the output. Weight gradients of parts are summed in fp32.
 #include "kernels/cuda/conv_pass.hpp"
 
 #include <algorithm>
@@ -17,22 +17,23 @@ namespace {
 std::size_t padded_channels(std::size_t channels, DataType type) {
   return type == DataType::f32 ? channels : (channels + 7) / 8 * 8;
 }
-// What cuDNN has been told of all pointers (cudnn_plan.cpp).
+// The alignment of all pointers as declared to cuDNN (cudnn_plan.cpp).
 constexpr std::size_t kAlignment = 16;
 bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
 }
 
-// How many elements a tensor of one part may have.
+// The most elements that a tensor of one part may have.
 struct PartLimits {
   // Many of cuDNN's engines count in 32 bits.
   static constexpr std::size_t kHard = (std::size_t{1} << 31) - 1;
-  // fp32 engines copy x and y into their workspace (H200, A100): half a GiB then, where the fast
-  // ones would else be above ConvPlanner's limit. A part of this size still fills a GPU.
+  // fp32 engines copy x and y into their workspace (H200, A100). With this limit the copies take
+  // half a GiB; for larger parts the fast engines would exceed ConvPlanner's limit. A part of this
+  // size still fills a GPU.
   static constexpr std::size_t kFp32 = std::size_t{1} << 26;
 };
 
-// The least number of equal parts of n images.
+// The smallest number of equal parts of n images.
 std::size_t count_parts(std::size_t n, std::size_t elements, std::size_t most_elements) {
   std::size_t parts = 1;
   while (parts < n && (n % parts != 0 || elements / parts > most_elements)) ++parts;
@@ -76,7 +77,7 @@ ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allow
   f.x = {{x.n * x.pixels(), desc.x.shape.c, desc.x.type}, {x.n * x.pixels(), x.c, type}};
   f.y = {{y.n * y.pixels(), desc.y.shape.c, desc.y.type}, {y.n * y.pixels(), y.c, type}};
   f.w = {{desc.y.shape.c * taps, desc.x.shape.c, DataType::f32}, {y.c * taps, x.c, type}};
-  // Parts after the first one may begin anywhere.
+  // Parts after the first one may begin at any address.
   for (ConvOperand* operand : {&f.x, &f.y}) {
     if (f.parts > 1 && operand->outside.bytes() % kAlignment != 0) operand->is_copied = true;
   }
@@ -87,7 +88,7 @@ ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allow
   };
   if (f.x.is_copied) take(f.x);
   if (f.y.is_copied) take(f.y);
-  // Weights need room even where their form is right: they may not be aligned as cuDNN wants.
+  // Weights need room even if their form is right: they may not be aligned as cuDNN requires.
   if (direction == ConvDirection::backward_weights || !f.w.is_copied) take(f.w);
   return f;
 }
@@ -128,7 +129,7 @@ void ConvPass::run(const CudnnPlan& plan, const ConvPassData& data, void* packed
   }
 }
 
-// The place where the plan reads or writes an operand; an input is copied there.
+// Returns the address where the plan reads or writes an operand; copies an input there.
 void* ConvPass::into(const ConvOperand& operand, void* outside, bool is_input,
                      std::byte* scratch) const {
   if (!operand.is_copied) return outside;

@@ -1,12 +1,12 @@
-// One direction of a convolution in the form that cuDNN needs: what is planned, and the copies that
-// bring operands into the plan's form. In fp32 operands have that form already. In bf16 the plan's
-// form is bf16 with channels filled up with zeros to a multiple of 8:
-//   - activations of ordinary layers have that form already; the network's images (fp32, 3
+// One direction of a convolution in the form that cuDNN needs: the planned problem, and the copies
+// that convert operands to the plan's form. In fp32 operands already have that form. In bf16 the
+// plan's form is bf16 with channels padded with zeros to a multiple of 8:
+//   - activations of ordinary layers already have that form; the network's images (fp32, 3
 //     channels) and layers of odd widths are copied into scratch memory
-//   - weights are fp32; forward rounds them into memory of the convolution, and backward_data reads
-//     them there
-//   - weight gradients come out in bf16, rounded once from sums in fp32 (cuDNN has no engine that
-//     writes fp32 from bf16), and are copied to fp32
+//   - weights are fp32; forward rounds them into the convolution's own memory, and backward_data
+//     reads them there
+//   - weight gradients are computed in bf16, rounded once from sums in fp32 (cuDNN has no engine
+//     that writes fp32 from bf16), and copied to fp32
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,11 @@
 
 namespace dp::cuda {
 
-// Sizes of blocks that lie one behind the other.
+// Rounds up the size of a buffer, so that buffers in a row are aligned.
 inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// One operand: its form in memory, and the form in which the plan wants it. `offset`: in scratch.
+// One operand: its form in memory, and the form that the plan needs. `offset`: its place in the
+// scratch memory if it is copied.
 struct ConvOperand {
   PackForm outside, inside;
   bool is_copied = false;
@@ -32,7 +33,7 @@ struct ConvOperand {
       : outside(in_memory), inside(wanted), is_copied(in_memory != wanted) {}
 };
 
-// The three operands of a direction and how its batch is cut.
+// The three operands of a direction, and the division of its batch into parts.
 struct ConvPassForm {
   ConvProblem problem;  // of one part
   ConvOperand x, w, y;  // of one part
@@ -40,7 +41,8 @@ struct ConvPassForm {
   std::size_t scratch_bytes = 0;  // without the plan's workspace
 };
 
-// How a direction is computed. `most_elements`: of a tensor of one part; 0: as cuDNN needs it.
+// Plans the form of a direction. `most_elements`: the largest tensor of one part, in elements; 0:
+// the limit of cuDNN.
 [[nodiscard]] ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc,
                                    bool allows_tf32, std::size_t most_elements);
 
@@ -55,8 +57,8 @@ class ConvPass {
  public:
   ConvPass(CudaDevice& device, const ConvPassForm& form) : device_(&device), form_(form) {}
 
-  // `packed_weights`: weights in the plan's form, where that is another than theirs. `scratch`:
-  // form().scratch_bytes, then the plan's workspace.
+  // `packed_weights`: memory for the weights in the plan's form, if it differs from theirs.
+  // `scratch`: form().scratch_bytes, followed by the plan's workspace.
   void run(const CudnnPlan& plan, const ConvPassData& data, void* packed_weights,
            std::byte* scratch);
 

@@ -5,9 +5,8 @@
 
 namespace dp::cuda {
 
-// Throws Error(device) "CUDA: EXPRESSION: what CUDA says (file:line)"; out of memory, a missing
-// driver and a missing kernel image get sentences of their own. Clears CUDA's own note of the
-// error.
+// Throws Error(device) "CUDA: EXPRESSION: CUDA's error text (file:line)". Out of memory, a missing
+// driver and a missing kernel image have their own messages. Clears CUDA's record of the error.
 [[noreturn]] void throw_cuda_error(cudaError_t code, const char* expression, const char* file,
                                    int line);
 
@@ -15,7 +14,7 @@ inline void check(cudaError_t code, const char* expression, const char* file, in
   if (code != cudaSuccess) throw_cuda_error(code, expression, file, line);
 }
 
-// Throws Error(internal) with the text where `holds` is false: DP_ASSERT for .cu files.
+// Throws Error(internal) with the text if `holds` is false: DP_ASSERT for .cu files.
 void require(bool holds, const char* text);
 
 }  // namespace dp::cuda

@@ -1,5 +1,5 @@
-// cuDNN's backend descriptors with an owner. A descriptor is a bag of attributes: they are set, it
-// is finalised, and from then on it is only read.
+// Owning wrapper of cuDNN's backend descriptors. A descriptor is a set of attributes: they are set,
+// the descriptor is finalised, and from then on it is read-only.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class Descriptor {
   }
 
   void finalize() { DP_CHECK_CUDNN(try_finalize()); }
-  // For what cuDNN may rightly refuse.
+  // For descriptors that cuDNN may legitimately refuse.
   [[nodiscard]] cudnnStatus_t try_finalize() { return cudnn_api().finalize(descriptor_); }
 
   template <class T>
@@ -57,7 +57,7 @@ class Descriptor {
     DP_CHECK_CUDNN(cudnn_api().get_attribute(descriptor_, name, type, 1, &count, &value));
     return value;
   }
-  // At most `most` values.
+  // Returns at most `most` values.
   template <class T>
   [[nodiscard]] std::vector<T> get_list(cudnnBackendAttributeName_t name,
                                         cudnnBackendAttributeType_t type, std::size_t most) const {
@@ -68,7 +68,7 @@ class Descriptor {
     if (static_cast<std::size_t>(count) < most) values.resize(static_cast<std::size_t>(count));
     return values;
   }
-  // The same for descriptors: cuDNN fills in those that the caller has made.
+  // The same for descriptors: cuDNN fills in descriptors that the caller has created.
   [[nodiscard]] std::vector<Descriptor> get_descriptors(cudnnBackendAttributeName_t name,
                                                         cudnnBackendDescriptorType_t type,
                                                         std::size_t most) const {

@@ -1,8 +1,8 @@
-// Planning with cuDNN's backend API: a convolution is described as an operation graph, the
-// heuristics are asked for engine configurations (mode A, then the fallbacks), and those whose
-// notes promise the same bits every time and enough precision become the ways of ConvPlanner, in
-// cuDNN's order, without doubles. build() turns one of them into a plan; configurations that cuDNN
-// refuses, or that need too much workspace, give no plan and leave a note of why.
+// Planning with cuDNN's backend API. A convolution is described as an operation graph, and the
+// heuristics are queried for engine configurations (mode A, then the fallbacks). Configurations
+// whose notes promise the same bits every time and enough precision become the ways of ConvPlanner,
+// in cuDNN's order, without duplicates. build() turns one of them into a plan. A configuration that
+// cuDNN refuses, or that needs too much workspace, gives no plan; the reason is kept.
 #include "kernels/cuda/cudnn_plan.hpp"
 
 #include <algorithm>
@@ -125,7 +125,7 @@ std::string name_configuration(const Descriptor& configuration, const Descriptor
   return name;
 }
 
-// Whether an engine gives the same bits every time and the precision that was asked for.
+// Whether an engine gives the same bits every time and the requested precision.
 bool is_acceptable(const std::vector<cudnnBackendNumericalNote_t>& notes, const ConvProblem& p) {
   if (has(notes, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
   if (has(notes, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return false;
@@ -249,8 +249,8 @@ void ConvPlanner::ask(cudnnBackendHeurMode_t mode) {
   }
 }
 
-// Without measurements the first way is taken. The first one that is acceptable may be an engine
-// without tensor cores, and those with them are several times faster in bf16.
+// Without measurements the first way is used. The first acceptable one may be an engine without
+// tensor cores, and those with them are several times faster in bf16.
 void ConvPlanner::prefer_tensor_cores() {
   std::stable_partition(ways_.begin(), ways_.end(),
                         [](const Way& way) { return way.has_tensor_cores; });

@@ -1,10 +1,10 @@
 // A convolution in one direction on cuDNN 9's backend API. ConvPlanner lists the ways to compute
-// it; CudnnPlan is one of them, ready to run.
+// it; a CudnnPlan is one of them, ready to run.
 //
-// A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics name
-// them, the most promising first; in bf16 those with tensor cores are moved before all others. Ways
-// that do not give the same bits every time, or that compute with less precision than was asked
-// for, are left out.
+// A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics list
+// them, the most promising first. In bf16, ways with tensor cores are moved before all others. Ways
+// that do not give the same bits every time, or that compute with less precision than requested,
+// are excluded.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ namespace dp::cuda {
 enum class ConvDirection { forward, backward_data, backward_weights };
 [[nodiscard]] const char* name_of(ConvDirection direction);
 
-// What cuDNN sees: dense tensors, x and y NHWC, w KRSC, in the types in which they are in memory.
-// Products are summed in fp32. In bf16 cuDNN wants channels in multiples of 8.
+// The problem as cuDNN sees it: dense tensors, x and y NHWC, w KRSC, in the types that they have in
+// memory. Products are summed in fp32. In bf16 cuDNN needs channels in multiples of 8.
 struct ConvProblem {
   ConvDirection direction = ConvDirection::forward;
   Shape x, y;
@@ -35,14 +35,14 @@ struct ConvProblem {
 // "3x3 stride 1 convolution of 128x32x32x64 -> 64 channels, backward_data"
 [[nodiscard]] std::string to_string(const ConvProblem& problem);
 
-// The GPU that plans are made for: that of a handle, or one that is only described, whose plans
-// cannot be run here. `properties` is a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
+// The GPU that plans are made for: a handle's GPU, or a GPU that is only described by `properties`
+// (a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR). Plans for a described GPU cannot run here.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t properties = nullptr;
 };
 
-// The pointers of one run. They are kept for the next run, which mostly has the same ones.
+// The pointers of one run. They are kept for the next run, which usually has the same ones.
 class ConvPointers {
  public:
   // x, w, y by role: in backward_data x is dx, in backward_weights w is dw. All aligned to 16
@@ -72,12 +72,12 @@ class CudnnPlan {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::size_t workspace_bytes() const { return workspace_bytes_; }
-  // Enqueued on the handle's stream. Assigns.
+  // Enqueues the plan on the handle's stream. Assigns.
   void run(cudnnHandle_t handle, const ConvPointers& pointers) const;
 
  private:
   std::string name_;
-  // What the plan was made of lives as long as it does (shared by the plans of one planner).
+  // Parts that the plan needs as long as it lives (shared by the plans of one planner).
   std::shared_ptr<const ConvGraph> graph_;
   std::shared_ptr<const Descriptor> configuration_;
   Descriptor plan_;
@@ -86,19 +86,19 @@ class CudnnPlan {
 
 class ConvPlanner {
  public:
-  // Asks the heuristics; throws nothing where they know no way (count() is 0 then).
+  // Queries the heuristics. Does not throw if they know no way; count() is then 0.
   ConvPlanner(const CudnnTarget& target, const ConvProblem& problem);
 
   [[nodiscard]] std::size_t count() const { return ways_.size(); }
-  // "engine 38 2=1 11=0", "engine 12 winograd 5=1": the same for the same configuration in every
-  // run of this cuDNN. The numbers are its knobs' types and values.
+  // "engine 38 2=1 11=0", "engine 12 winograd 5=1": a name that identifies a configuration in all
+  // runs with this cuDNN. The numbers are its knobs' types and values.
   [[nodiscard]] const std::string& name(std::size_t i) const { return ways_[i].name; }
-  // Whether building it compiles a kernel, which takes about a second.
+  // Whether building way i compiles a kernel, which takes about a second.
   [[nodiscard]] bool is_compiled(std::size_t i) const { return ways_[i].is_compiled; }
   [[nodiscard]] bool has_tensor_cores(std::size_t i) const { return ways_[i].has_tensor_cores; }
-  // Null where cuDNN refuses after all or the workspace is above kMostWorkspaceBytes.
+  // Null if cuDNN refuses after all, or if the workspace exceeds kMostWorkspaceBytes.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> build(std::size_t i) const;
-  // Why nothing was found or built, in cuDNN's words.
+  // Why no way was found or built, in cuDNN's words.
   [[nodiscard]] const std::string& last_refusal() const { return last_refusal_; }
 
   static constexpr std::size_t kMostWorkspaceBytes = std::size_t{1} << 30;
@@ -116,7 +116,7 @@ class ConvPlanner {
 
   CudnnTarget target_;
   ConvProblem problem_;
-  std::shared_ptr<const ConvGraph> graph_;  // null where cuDNN refuses it
+  std::shared_ptr<const ConvGraph> graph_;  // null if cuDNN refuses it
   std::vector<Way> ways_;
   mutable std::string last_refusal_;
 };

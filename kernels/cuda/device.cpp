@@ -1,6 +1,6 @@
-// A GPU as a device: why there is none (driver, libraries, visibility), recordings as CUDA graphs,
-// moments as events, and memory. Everything is enqueued on one stream; upload, download and
-// synchronize wait for it.
+// A GPU as a device. Parts: the reason why there is no usable GPU (driver, libraries, visibility),
+// recordings as CUDA graphs, time marks as events, finding and making devices, and memory.
+// Everything is enqueued on one stream; upload, download and synchronize wait for it.
 #include "kernels/cuda/device.hpp"
 
 #include <algorithm>
@@ -19,14 +19,14 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// "535.104.05": the release of the driver as its kernel module tells it; empty where it does not.
+// "535.104.05": the driver's release according to its kernel module; empty if unknown.
 std::string installed_driver() {
   std::string release;
   std::ifstream("/sys/module/nvidia/version") >> release;
   return release;
 }
 
-// Why there is no GPU to use, in a few words.
+// The reason why there is no usable GPU, in a few words.
 std::string why_no_device(cudaError_t code) {
   int driver = 0;
   static_cast<void>(cudaDriverGetVersion(&driver));
@@ -47,7 +47,7 @@ std::string why_no_device(cudaError_t code) {
   return fmt::format("CUDA says: {}", cudaGetErrorString(code));
 }
 
-// The number of GPUs, or nothing but the reason.
+// The number of GPUs. If it is 0, sets `reason`.
 int count_or_reason(std::string& reason) {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
@@ -68,8 +68,8 @@ bool is_capturing(cudaStream_t stream) {
 
 // ---- recordings -------------------------------------------------------------------------------
 
-// The first replay runs the operations one by one, so that libraries load their kernels; the second
-// one captures them as a CUDA graph; from then on the graph is launched.
+// The first replay runs the operations one by one, so that libraries load their kernels. The second
+// one captures them as a CUDA graph. From then on the graph is launched.
 class GraphRecording final : public Recording {
  public:
   GraphRecording(const CudaDevice& device, std::function<void()> operations)
@@ -87,7 +87,7 @@ class GraphRecording final : public Recording {
       return;
     }
     if (graph_ == nullptr) capture();
-    // A launch waits while too many are on their way.
+    // A launch blocks while too many launches are pending.
     const DeviceWaits::Wait wait(device_.waits(), "the launches before this one");
     DP_CHECK_CUDA(cudaGraphLaunch(graph_, device_.stream()));
   }
@@ -96,7 +96,7 @@ class GraphRecording final : public Recording {
   void capture() {
     const cudaStream_t stream = device_.stream();
     cudaGraph_t graph = nullptr;
-    // Other threads go on to use their own streams meanwhile.
+    // Thread-local, because other threads continue to use their own streams.
     DP_CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     try {
       operations_();
@@ -129,13 +129,13 @@ class EventMarks final : public TimeMarks {
   }
   void mark(std::size_t i) override {
     const cudaStream_t stream = device_.stream();
-    // Inside of a capture a plain record would only order; an external one measures at every
+    // In a capture a plain record would only order work; an external one takes the time at every
     // launch.
     const unsigned flags = is_capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
-    // The later one may be a moment behind what the host has been told.
+    // The host may know through a BucketLink that work has ended slightly before the event has.
     device_.wait_for(events_.at(to).get(), "a step's operations");
     float milliseconds = 0;
     DP_CHECK_CUDA(
@@ -159,7 +159,7 @@ int count_devices(std::string* why_none) {
     if (why_none != nullptr) *why_none = reason;
     return 0;
   }
-  // A GPU without the libraries is of no use either.
+  // A GPU is of no use without the libraries.
   reason = Libraries::why_missing();
   if (reason.empty()) return count;
   if (why_none != nullptr) *why_none = reason;
@@ -167,7 +167,7 @@ int count_devices(std::string* why_none) {
 }
 
 std::string needed_driver() {
-  // The runtime is linked statically; it runs with the first driver of its CUDA's major release and
+  // The runtime is linked statically. It runs with the first driver of its CUDA's major release and
   // all later ones (NVIDIA's table of minor version compatibility).
   constexpr int kMajor = CUDART_VERSION / 1000;
   static_assert(kMajor >= 12, "the first drivers of older releases of CUDA are not named here");
@@ -219,7 +219,8 @@ void CudaDevice::wait_for(cudaEvent_t event, const char* what) const {
   DP_CHECK_CUDA(cudaEventSynchronize(event));
 }
 
-// After a fault every call returns its error until the process ends, this one for any stream.
+// After a fault every call returns the fault's error until the process ends, also this query of an
+// idle stream.
 void CudaDevice::check() const {
   const cudaError_t code = cudaStreamQuery(idle_.get());
   if (code == cudaSuccess || code == cudaErrorNotReady) return;
@@ -240,7 +241,7 @@ std::string CudaDevice::description() const {
                      Libraries::versions());
 }
 
-// From Ampere on every GPU has bf16 tensor cores.
+// All GPUs from Ampere on have bf16 tensor cores.
 bool CudaDevice::supports(DataType) const { return true; }
 
 // ---- memory -------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ void CudaDevice::reserve_scratch(std::size_t bytes) {
 
 std::byte* CudaDevice::scratch() {
   if (scratch_size_ < scratch_bytes_) {
-    // Operations that still use the old memory must have run before it is freed.
+    // Operations that use the old memory must have run before it is freed.
     synchronize();
     scratch_.reset();
     scratch_ = allocate(scratch_bytes_);
@@ -260,7 +261,7 @@ std::byte* CudaDevice::scratch() {
   return scratch_.get();
 }
 
-// Releasing memory waits for all that runs.
+// Releasing memory waits for all running work.
 Device::Memory CudaDevice::owner_of(void* memory, cudaError_t (*release)(void*)) const {
   return {static_cast<std::byte*>(memory), [waits = shared_waits(), release](std::byte* p) {
             const DeviceWaits::Wait wait(*waits, "the release of memory");
@@ -314,7 +315,7 @@ std::size_t CudaDevice::free_bytes() const {
 
 void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_t bytes) {
   if (bytes == 0) return;
-  // Of memory that is not pinned, the copy itself may wait.
+  // For memory that is not pinned, the copy call itself may block.
   const DeviceWaits::Wait wait(waits(), "a copy to the GPU");
   DP_CHECK_CUDA(
       cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice, stream_.get()));

@@ -1,5 +1,6 @@
-// A GPU as a device: one stream for all operations, cuDNN's and cuBLAS' handles on it, one scratch
-// buffer. Every thread that calls into it has the GPU as its current one (make_current).
+// A GPU as a device: one stream for all operations, the handles of cuDNN and cuBLAS on it, one
+// scratch buffer. The GPU must be the current device of every thread that calls into it
+// (make_current).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,34 +43,34 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
-  // Waits for all that was enqueued on that stream, or before that event; seen by waits(). `what`
-  // has ended then (DeviceWaits::Wait).
+  // Waits for all work enqueued on the stream, or before the event. The wait is visible in waits();
+  // `what` names the work (DeviceWaits::Wait).
   void wait_for(cudaStream_t stream, const char* what,
                 DeviceWaits::Kind kind = DeviceWaits::Kind::step) const;
   void wait_for(cudaEvent_t event, const char* what) const;
   [[nodiscard]] Libraries& libraries() { return *libraries_; }
   [[nodiscard]] unsigned multiprocessors() const { return multiprocessors_; }
   [[nodiscard]] bool allows_tf32() const { return allows_tf32_; }
-  // The queue that all codecs on this device share: CodecQueue::of makes it, the codecs own it.
+  // The queue shared by all codecs on this device: CodecQueue::of creates it, the codecs own it.
   [[nodiscard]] std::weak_ptr<CodecQueue>& codec_queue() { return codec_queue_; }
 
-  // Scratch memory is never smaller: operations without a plan may count on it.
+  // The minimum size of the scratch memory: operations without a plan may rely on it.
   static constexpr std::size_t kLeastScratchBytes = 4u << 20;
 
  private:
   [[nodiscard]] Memory owner_of(void* memory, cudaError_t (*release)(void*)) const;
 
-  // First of all members: makes the GPU current before anything else is created on it.
+  // The first member: makes the GPU current before anything else is created on it.
   struct Current {
     explicit Current(int index);
     int index;
   } current_;
   std::string name_;
   unsigned multiprocessors_ = 0;
-  int capability_ = 0;  // 90 is 9.0
+  int capability_ = 0;  // compute capability; 90 means 9.0
   bool allows_tf32_;
   Stream stream_;
-  Stream idle_;  // never used, and so never captured: for check()
+  Stream idle_;  // has no work and is never captured; for check()
   std::unique_ptr<Libraries> libraries_;
   Memory scratch_;
   std::size_t scratch_bytes_ =
@@ -79,7 +80,7 @@ class CudaDevice final : public Device {
 };
 
 [[nodiscard]] int count_devices(std::string* why_none);
-// "NVIDIA driver 580 or later (CUDA 13.0)": what this build needs to find a GPU.
+// "NVIDIA driver 580 or later (CUDA 13.0)": the driver that this build needs.
 [[nodiscard]] std::string needed_driver();
 [[nodiscard]] CudaDevice& as_cuda(Device& device);
 

@@ -1,5 +1,5 @@
-// Dropout. A thread draws for one pack of neighbouring values at a time: the arithmetic of the
-// draws, not memory, takes the time.
+// Dropout. A thread draws for one pack of neighbouring values at a time. The time is dominated by
+// the arithmetic of the draws, not by memory.
 #include "kernels/dropout.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -10,7 +10,7 @@ namespace dp::cuda {
 
 namespace {
 
-// `position` lies in memory of the host: one thread of a block reads it.
+// `position` is in host memory, so one thread of a block reads it.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(const T* x, T* y, std::size_t count, std::size_t image, std::uint64_t threshold,
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   const StepPosition here = shared;
   const CounterRng rng = dropout_rng(here, stream);
   for (std::size_t i = first_item(); i < count / N; i += item_stride()) {
-    // A pack lies in one image, as N divides its size.
+    // A pack is within one image, because N divides the image's size.
     const std::size_t at = i * N, n = at / image;
     const std::uint64_t element = (here.first_image + n * here.image_stride) * image + at % image;
     Floats<N> values = load_floats<N>(x + at);

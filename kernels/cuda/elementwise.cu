@@ -1,7 +1,7 @@
 // One kernel for all maps of one or two tensors, with the operation as a function object, and one
-// that converts between types. Threads take packs of neighbouring elements, 16 bytes where tensors
-// are aligned, with several loads in flight. copy() between channel blocks is the CPU's alone: on a
-// GPU tensors are NHWC.
+// kernel that converts types. Threads process packs of neighbouring elements, 16 bytes if tensors
+// are aligned, with several loads in flight. copy() between channel blocks exists on the CPU only:
+// on a GPU tensors are NHWC.
 #include "kernels/elementwise.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -13,11 +13,11 @@ namespace dp::cuda {
 
 namespace {
 
-// Packs that a thread takes at once; with much arithmetic for each value, fewer registers are left.
+// Packs that a thread has in flight; operations with much arithmetic leave fewer registers.
 template <class Op>
 inline constexpr int kUnroll = 4;
 
-// Every thread takes packs that are a grid apart; the first threads also take what is left behind
+// Every thread takes packs that are a grid apart. The first threads also take the elements after
 // the last whole pack.
 template <int kAtOnce, class Body>
 __device__ void for_packs(std::size_t count, int width, const Body& body) {
@@ -94,7 +94,7 @@ void map(CudaDevice& device, const TensorView& a, const TensorView& b, const Ten
   });
 }
 
-// To another type, eight elements to a thread.
+// Converts to another type, eight elements per thread.
 template <class From, class To, int N>
 __global__ void __launch_bounds__(kThreads)
     convert_kernel(const From* x, To* y, std::size_t count) {

@@ -1,4 +1,4 @@
-// Streams and events that end with their owner.
+// Owning wrappers of streams and events.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 
 namespace dp::cuda {
 
-// A stream that does not wait for the legacy default stream. Blocks of kernels on an urgent stream
-// overtake blocks of other streams that wait for a place on the GPU.
+// A stream that does not synchronise with the legacy default stream. Kernel blocks on an urgent
+// stream overtake blocks of other streams that are waiting for a place on the GPU.
 class Stream {
  public:
   enum class Priority { normal, urgent };
@@ -37,7 +37,7 @@ class Stream {
 
 class Event {
  public:
-  // cudaEventDisableTiming for events that only order, cudaEventDefault for those that measure.
+  // flags: cudaEventDisableTiming for events that only order work, cudaEventDefault for measuring.
   explicit Event(unsigned flags = cudaEventDisableTiming) {
     DP_CHECK_CUDA(cudaEventCreateWithFlags(&event_, flags));
   }

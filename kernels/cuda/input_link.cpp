@@ -33,7 +33,7 @@ class CudaInputLink final : public InputLink {
               "{} bytes, {} crops, {} labels", images.size(), crops.size(), labels.size());
     Slot& slot = slots_[sent_++ % slots_.size()];
     slot.samples = labels.size();
-    // The batch that was here before has been read.
+    // The previous batch in this slot has been read.
     DP_CHECK_CUDA(cudaStreamWaitEvent(stream_.get(), slot.is_free.get(), 0));
     copy(slot.images.get(), images.data(), images.size_bytes());
     copy(slot.crops.get(), crops.data(), crops.size_bytes());

@@ -1,4 +1,4 @@
-// Finding and opening the libraries; what is done with them is in library_handles.cpp.
+// Finds and opens the libraries; library_handles.cpp uses them.
 #include "kernels/cuda/libraries.hpp"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ std::vector<std::string> folders_like(const std::string& pattern) {
   return found;
 }
 
-// A place where a library may be; an empty folder stands for the loader's own search.
+// A place where a library may be; an empty folder means the loader's own search.
 struct Places {
   std::vector<std::string> folders;
   bool has_prefix = false;
@@ -71,14 +71,14 @@ struct Places {
   }
 };
 
-// Opens the first library of that name; where a file is there and does not open, `reason` says why.
+// Opens the first library with that name. If a file exists but does not open, `reason` says why.
 void* open_one(const Places& places, const std::string& name, std::string& reason) {
   for (const std::string& folder : places.folders) {
     const std::string path = folder.empty() ? name : folder + "/" + name;
     if (!folder.empty() && !std::filesystem::exists(path)) continue;
     if (void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL)) return library;
     const char* text = dlerror();
-    // That the loader's own search found nothing is no news; that a file is broken is.
+    // Report a broken file, but not that the loader's own search found nothing.
     if (folder.empty() || !reason.empty() || text == nullptr) continue;
     std::string_view why(text);
     if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
@@ -94,7 +94,7 @@ std::string where(const Places& places) {
                                        : std::string());
 }
 
-// Opens the first of `names` that is somewhere.
+// Opens the first of `names` that is found.
 void* open_any(const Places& places, const std::vector<std::string>& names, const char* what,
                std::string& reason) {
   std::string broken;
@@ -116,14 +116,13 @@ struct Opened {
     const Places places;
     const int major = CUDART_VERSION / 1000;
     const auto versioned = [&](const std::string& stem) {
-      // The functions that are called are the same in both.
+      // The functions used are the same in both.
       return std::vector<std::string>{fmt::format("{}.so.{}", stem, major),
                                       fmt::format("{}.so.{}", stem, major == 13 ? 12 : 13)};
     };
-    // cuBLAS needs its neighbour, which its own run path does not name in every layout; cuDNN's
-    // engines that are compiled while they are planned need NVRTC. A library that is open already
-    // is found by its name. Where either is not there the error below or cuDNN's choice of engines
-    // tells.
+    // cuBLAS needs a library next to it, which its run path does not name in every layout. cuDNN's
+    // engines that are compiled while planning need NVRTC. A library that is already open is found
+    // by its name. If either is missing, the error below or cuDNN's choice of engines shows it.
     std::string ignored;
     const void* unused = open_any(places, versioned("libcublasLt"), "cuBLAS", ignored);
     unused = open_any(places, versioned("libnvrtc"), "NVRTC", ignored);
@@ -165,7 +164,8 @@ struct Opened {
   }
 };
 
-// The libraries stay open until the process ends: their own threads and exit handlers want that.
+// The libraries stay open until the process ends, because their own threads and exit handlers need
+// them.
 const Opened& opened() {
   static const Opened instance;
   return instance;

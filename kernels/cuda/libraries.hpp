@@ -1,12 +1,12 @@
-// cuDNN and cuBLAS, opened when the program runs and not linked: the same program starts on a
-// machine without them (and takes the CPU), and finds them wherever they are installed.
+// cuDNN and cuBLAS, opened at run time instead of linked: the same program starts on a machine
+// without them (and uses the CPU), and finds them wherever they are installed.
 //
-// Searched, in this order: the folders below DPTRAIN_CUDA_PREFIX (environment), the loader's own
-// places (LD_LIBRARY_PATH, /etc/ld.so.conf), the toolkit's usual folders, and site-packages of
-// Python, where pip puts them. Wanted are libcudnn.so.9 and libcublas of CUDA 13 or 12.
+// Search order: the folders below DPTRAIN_CUDA_PREFIX (environment), the loader's own places
+// (LD_LIBRARY_PATH, /etc/ld.so.conf), the toolkit's usual folders, and Python's site-packages,
+// where pip installs them. Required are libcudnn.so.9 and the libcublas of CUDA 13 or 12.
 //
-// Each C function that is called is a pointer in a table under its own name. Every result goes
-// through DP_CHECK_CUDNN or DP_CHECK_CUBLAS (library_check.hpp).
+// Each C function used is a pointer in a table, under its own name. Every result goes through
+// DP_CHECK_CUDNN or DP_CHECK_CUBLAS (library_check.hpp).
 #pragma once
 
 #include <cublas_v2.h>
@@ -47,13 +47,13 @@ struct CublasApi {
   decltype(&::cublasSgemm_v2) sgemm;
 };
 
-// The tables. Throw Error(device) with why_missing() where the libraries are not there. Libraries
-// are opened on the first call, by whichever thread it is, and stay open.
+// The tables. Throw Error(device) with why_missing() if a library is missing. The first call, from
+// any thread, opens the libraries; they stay open.
 [[nodiscard]] const CudnnApi& cudnn_api();
 [[nodiscard]] const CublasApi& cublas_api();
 
-// The libraries' handles on one device, bound to its stream. The same numbers give the same bits:
-// cuBLAS has a workspace of its own, no atomics, and TF32 only where the device allows it.
+// The libraries' handles on one device, bound to its stream. The same input gives the same bits:
+// cuBLAS has its own workspace, no atomics, and TF32 only if the device allows it.
 class Libraries {
  public:
   explicit Libraries(CudaDevice& device);
@@ -64,10 +64,10 @@ class Libraries {
   [[nodiscard]] cudnnHandle_t cudnn() const { return cudnn_; }
   [[nodiscard]] cublasHandle_t cublas() const { return cublas_; }
 
-  // Empty where both libraries can be opened; otherwise one clause that says which cannot, where it
-  // was looked for and what to do.
+  // Empty if both libraries can be opened. Otherwise one clause with the library that cannot be
+  // opened, the places searched and the remedy.
   [[nodiscard]] static std::string why_missing();
-  // "cuDNN 9.19.0, cuBLAS 13.1.0"; of the libraries that were opened.
+  // "cuDNN 9.19.0, cuBLAS 13.1.0": the libraries that were opened.
   [[nodiscard]] static std::string versions();
 
  private:

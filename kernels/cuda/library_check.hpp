@@ -1,5 +1,5 @@
-// Errors of cuDNN and cuBLAS: each call's status becomes an Error(device) with the expression and
-// what the library says about it.
+// Errors of cuDNN and cuBLAS: a failed call throws Error(device) with the expression and the
+// library's own text.
 #pragma once
 
 #include "kernels/cuda/libraries.hpp"
@@ -18,7 +18,7 @@ inline void check(cublasStatus_t status, const char* expression, const char* fil
   if (status != CUBLAS_STATUS_SUCCESS) throw_cublas_error(status, expression, file, line);
 }
 
-// What cuDNN noted about its last failed call of this thread, in one line; may be empty.
+// cuDNN's message about this thread's last failed call, in one line; may be empty.
 [[nodiscard]] std::string last_cudnn_message();
 
 }  // namespace dp::cuda

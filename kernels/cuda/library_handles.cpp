@@ -1,6 +1,6 @@
-// The handles of cuDNN and cuBLAS on a device, and what a failed call of theirs says. A library
-// that fails while little memory is free is taken to be out of memory, since it often says no more
-// than that its execution has failed.
+// The handles of cuDNN and cuBLAS on a device, and the errors of failed calls. If a library fails
+// while little memory is free, the error is reported as out of memory, because the library often
+// reports only that its execution has failed.
 #include "kernels/base/error.hpp"
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/libraries.hpp"
@@ -10,11 +10,12 @@ namespace dp::cuda {
 
 namespace {
 
-// What NVIDIA recommends for Hopper (4 MiB for others): a smaller one rules out fast kernels.
+// NVIDIA's recommendation for Hopper (4 MiB for others): a smaller workspace rules out fast
+// kernels.
 constexpr std::size_t kCublasWorkspaceBytes = 32u << 20;
 
-// Libraries load kernels when they are first used, some MiB at a time. Where that fails they often
-// say no more than that the execution has failed.
+// Libraries load kernels on first use, some MiB at a time. If that fails, they often report only
+// that the execution has failed.
 constexpr std::size_t kLittleMemoryBytes = 64u << 20;
 bool has_little_memory() {
   std::size_t free = 0, total = 0;
@@ -39,7 +40,7 @@ Libraries::Libraries(CudaDevice& device) {
     DP_CHECK_CUDNN(cudnn.create(&cudnn_));
     DP_CHECK_CUDNN(cudnn.set_stream(cudnn_, device.stream()));
     DP_CHECK_CUBLAS(cublas.create(&cublas_));
-    // In this order: setting the stream forgets the workspace.
+    // In this order, because setting the stream resets the workspace.
     DP_CHECK_CUBLAS(cublas.set_stream(cublas_, device.stream()));
     cublas_workspace_ = device.allocate(kCublasWorkspaceBytes);
     DP_CHECK_CUBLAS(cublas.set_workspace(cublas_, cublas_workspace_.get(), kCublasWorkspaceBytes));

@@ -1,5 +1,5 @@
-// Linear layers on cuBLAS. Its matrices are column-major, so a row-major M x N matrix is to it the
-// transpose, N x M, of the same memory; products are written down for those.
+// Linear layers on cuBLAS. Its matrices are column-major: it sees a row-major M x N matrix as the
+// transpose, N x M. Comments on products below are in cuBLAS's view.
 #include "kernels/linear.hpp"
 
 #include "kernels/base/error.hpp"

@@ -6,8 +6,8 @@ namespace dp::cuda {
 
 namespace {
 
-// Columns are summed 32 at a time, one to a lane, by the 32 warps of a block; a thread has several
-// loads under way.
+// Columns are summed 32 at a time, one per lane, by the 32 warps of a block. A thread has several
+// loads in flight.
 constexpr unsigned kSumThreads = 1024, kColumns = 32, kRowThreads = kSumThreads / kColumns;
 constexpr unsigned kLoads = 4;
 
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kSumThreads)
         }
       }
     }
-    __syncthreads();  // the last turn's sums have been read
+    __syncthreads();  // the previous iteration's sums have been read
     partial[warp][lane] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
     __syncthreads();
     for (unsigned half = kRowThreads / 2; half > 0; half /= 2) {

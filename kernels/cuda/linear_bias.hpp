@@ -1,4 +1,4 @@
-// What a linear layer has beside its matrix products: the bias, and the bias' gradient.
+// The part of a linear layer besides its matrix products: the bias, and the bias gradient.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,8 @@ namespace dp::cuda {
 
 // y[n][k] += bias[k] for n x k values.
 void add_bias(cudaStream_t stream, float* y, const float* bias, std::size_t n, std::size_t k);
-// sums[k] = y[0][k] + y[1][k] + ...: assigns. By one fixed tree, so the same bits every time.
+// sums[k] = y[0][k] + y[1][k] + ...: assigns. Added in a fixed tree, so the bits are the same every
+// time.
 void sum_columns(cudaStream_t stream, const float* y, std::size_t n, std::size_t k, float* sums);
 
 }  // namespace dp::cuda

@@ -1,6 +1,6 @@
-// Max pooling as a walk over the rows (pixels) of the output, y in forward and dx in backward; a
-// thread has a few neighbouring channels (rows.cuh). Backward collects from the windows that have a
-// pixel, so that no two threads write to one place.
+// Max pooling as a walk over the rows (pixels) of the output, y in forward and dx in backward. A
+// thread has a few neighbouring channels (rows.cuh). Backward collects from the windows that
+// contain a pixel, so no two threads write to one place.
 #include "kernels/max_pool.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -11,7 +11,7 @@ namespace dp::cuda {
 
 namespace {
 
-// The places of N channels, a byte each, which are read and written at once.
+// The places of N channels, a byte each, read and written in one access.
 template <int N>
 using PlaceWord = std::conditional_t<N == 8, std::uint64_t,
                                      std::conditional_t<N == 4, std::uint32_t, std::uint8_t>>;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     const unsigned p = y_pixel.row, q = y_pixel.column;
     const unsigned top = s.rows.begin(p), bottom = s.rows.end(p);
     const unsigned left = s.columns.begin(q), right = s.columns.end(q);
-    // A window of nothing but -infinity has its first pixel as the largest.
+    // In a window of -infinity only, the first pixel counts as the largest.
     const unsigned first = s.rows.place(top, p) * s.columns.length + s.columns.place(left, q);
     Floats<N> largest;
     unsigned found[N];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Calls body(tag, count) with the widest packs that the channels and all places allow.
+// Calls body(tag, count) with the widest packs that the channels and all addresses allow.
 template <class Body>
 void with_packs(const TensorView& x, const TensorView& y, const std::uint8_t* places,
                 const Body& body) {

@@ -1,4 +1,4 @@
-// Muon's loops over values; its products of matrices are in muon_products.cpp.
+// Muon's loops over values; muon_products.cpp has its matrix products.
 #include "kernels/muon.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -9,8 +9,8 @@ namespace dp::cuda {
 
 namespace {
 
-// These compute what the CPU's twins compute, operation by operation and without fused
-// multiply-add, so the bits are equal. One thread of a block reads what lies in host memory.
+// The same operations in the same order as the CPU twins, without fused multiply-add, so the bits
+// are equal. One thread of a block reads arguments in host memory.
 
 __global__ void __launch_bounds__(kThreads)
     direction_kernel(const float* gradients, float* velocity, float* x, std::size_t count,

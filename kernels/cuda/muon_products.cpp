@@ -1,5 +1,5 @@
-// Muon's products of matrices, on cuBLAS. Its matrices are column-major, so to it the memory of x,
-// rows x columns, is x^T, columns x rows. A and B are symmetric.
+// Muon's matrix products, on cuBLAS. Its matrices are column-major: it sees the memory of x, rows x
+// columns, as x^T, columns x rows. A and B are symmetric.
 #include <algorithm>
 
 #include "kernels/base/error.hpp"

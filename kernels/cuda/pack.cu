@@ -1,6 +1,6 @@
-// One kernel for all copies between matrices of another type or another number of rows and columns;
-// what is new is filled with zeros. A thread moves a run of 8 elements of a row where rows are
-// multiples of it, and single elements otherwise.
+// One kernel for all copies between matrices of different type, rows or columns; new elements are
+// zero. A thread moves a run of 8 elements of a row if rows are multiples of 8, else single
+// elements.
 #include "kernels/cuda/pack.hpp"
 
 #include "kernels/cuda/bf16.cuh"
@@ -10,14 +10,14 @@ namespace dp::cuda {
 
 namespace {
 
-// Elements of a row to a thread where rows can be cut so.
+// Elements of a row per thread if rows divide evenly.
 constexpr int kRun = 8;
 
 struct Sizes {
   std::size_t from_rows, from_columns, to_rows, to_columns;
 };
 
-// N neighbours, 16 bytes at a time.
+// N neighbouring elements, moved 16 bytes at a time.
 template <int N, class T>
 __device__ Floats<N> load_run(const T* at) {
   constexpr int kCount = N < kPackCount<T> ? N : kPackCount<T>;
@@ -38,8 +38,7 @@ __device__ void store_run(T* at, const Floats<N>& run) {
   }
 }
 
-// kIsWhole: rows of `from`, too, are cut into runs of N; otherwise its elements are read one by
-// one.
+// kIsWhole: rows of `from` are multiples of N, too; otherwise its elements are read one by one.
 template <class From, class To, int N, bool kIsWhole, bool kAdds>
 __global__ void __launch_bounds__(kThreads) repack_kernel(const From* from, Sizes s, To* to) {
   const std::size_t runs = s.to_columns / N, count = s.to_rows * runs;
@@ -70,7 +69,7 @@ void repack_as(cudaStream_t stream, const void* from_memory, Sizes s, void* to_m
   const auto* from = static_cast<const From*>(from_memory);
   auto* to = static_cast<To*>(to_memory);
   if (s.from_columns == s.to_columns && s.from_rows == s.to_rows) {
-    // No more than another type: one long row.
+    // Only the type differs: treat it as one long row.
     s = {1, s.from_rows * s.from_columns, 1, s.to_rows * s.to_columns};
   }
   const bool cuts_to = s.to_columns % kRun == 0 && are_aligned(to);

@@ -1,5 +1,5 @@
-// Copies between the form that a tensor has in memory and the form that cuDNN wants: another type,
-// and channels filled up with zeros to a multiple of what its kernels move at once.
+// Copies a tensor between its form in memory and the form that cuDNN needs: another type, and
+// channels padded with zeros to a multiple that its kernels move at once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,8 @@
 
 namespace dp::cuda {
 
-// Row-major, dense: an NHWC tensor is N x H x W rows of C columns, KRSC weights are K x R x S rows.
+// The form: row-major and dense. An NHWC tensor is N x H x W rows of C columns, KRSC weights are K
+// x R x S rows.
 struct PackForm {
   std::size_t rows = 0, columns = 0;
   DataType type = DataType::f32;
@@ -19,9 +20,9 @@ struct PackForm {
   friend bool operator==(const PackForm&, const PackForm&) = default;
 };
 
-// to[r][c] = from[r][c] where `from` has such an element, else 0. bf16 is rounded to nearest even.
-// Where `adds`: adds from[r][c] instead; `to` is fp32 then. Enqueued on the stream; the two do not
-// overlap.
+// to[r][c] = from[r][c], or 0 if `from` has no such element. Conversion to bf16 rounds to nearest
+// even. If `adds`, adds from[r][c] instead; `to` must then be fp32. Enqueued on the stream; `from`
+// and `to` must not overlap.
 void repack(cudaStream_t stream, const void* from, const PackForm& from_form, void* to,
             const PackForm& to_form, bool adds = false);
 

@@ -1,5 +1,5 @@
-// The shortcut as a walk over the rows (pixels) of the output, y in forward and dx in backward; a
-// thread has a few neighbouring channels (rows.cuh), which are copied as a pack, or zeros.
+// The shortcut as a walk over the rows (pixels) of the output, y in forward and dx in backward. A
+// thread has a few neighbouring channels (rows.cuh), copied as a pack or set to zero.
 #include "kernels/pad_shortcut.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -10,8 +10,8 @@ namespace dp::cuda {
 
 namespace {
 
-// x is the narrow side with all pixels, y the wide side with every stride-th one; N channels to a
-// pack, the first channels that y has more than x are `first` packs.
+// x is the narrow side with all pixels, y the wide side with every stride-th one. A pack has N
+// channels; y has `first` packs of new channels before x's.
 struct PadShortcut {
   unsigned x_height, x_width, y_height, y_width, x_packs, y_packs, first, stride;
 };
@@ -21,7 +21,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pad_forward_kernel(RowGrid grid, PadShortcut s, const T* x, T* y) {
   const RowThread thread = row_thread(grid);
-  const unsigned from_pack = thread.pack - s.first;  // of a new channel: very large
+  const unsigned from_pack = thread.pack - s.first;  // very large for a new channel
   for_rows<4>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
@@ -73,7 +73,7 @@ void with_shortcut(const TensorView& x, std::size_t stride, const TensorView& y,
   require(out.c >= in.c && out.h == (in.h - 1) / stride + 1 && out.w == (in.w - 1) / stride + 1,
           "a shortcut between shapes that do not fit");
   const std::size_t first = (out.c - in.c) / 2;
-  // in.c, out.c and first all divide into packs exactly if this number does.
+  // in.c, out.c and first are all multiples of the pack exactly if this number is.
   const std::size_t channels = in.c | out.c | first;
   with_type_and_pack(x.desc.type, channels, are_aligned(x.data, y.data), [&](auto* tag, auto n) {
     const auto packs = [&](std::size_t count) { return static_cast<unsigned>(count / n); };

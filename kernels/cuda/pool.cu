@@ -1,6 +1,6 @@
-// Pooling as a walk over the rows (pixels) of the output; a thread has a few neighbouring channels
-// (rows.cuh) and sums them over its window. Backward, too, walks over its output, dx, and collects
-// from the windows that hold a pixel, so that no two threads write to one place.
+// Average pooling as a walk over the rows (pixels) of the output. A thread has a few neighbouring
+// channels (rows.cuh) and sums them over its window. Backward, too, walks over its output, dx, and
+// collects from the windows that contain a pixel, so no two threads write to one place.
 #include "kernels/pool.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -35,7 +35,7 @@ __device__ inline float reciprocal(unsigned count) {
 #endif
 }
 
-// One row of y to a block row. Sums in the order of the CPU's twin, so the bits are equal.
+// One row of y per block row. Sums in the CPU twin's order, so the bits are equal.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_forward_kernel(RowGrid grid, PoolingPlane s, const T* x, T* y) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One row of dx to a block row: the sum over the windows that hold the pixel.
+// One row of dx per block row: the sum over the windows that contain the pixel.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_backward_kernel(RowGrid grid, PoolingPlane s, const T* dy, T* dx) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One image to a block row; the sum runs over its pixels in order, eight loads in flight.
+// One image per block row; sums its pixels in order, eight loads in flight.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     global_forward_kernel(RowGrid grid, std::size_t pixels, float inverse, const T* x, float* y) {

@@ -1,5 +1,5 @@
-// What the kernels of max pooling and average pooling share: a walk over pixels, one output pixel
-// to a block row (rows.cuh).
+// Shared by the kernels of max pooling and average pooling: a walk over pixels, one output pixel
+// per block row (rows.cuh).
 #pragma once
 
 #include <limits>
@@ -10,14 +10,14 @@
 
 namespace dp::cuda {
 
-// `width` channels to a pack.
+// A pack has `width` channels.
 inline RowGrid pool_grid(const CudaDevice& device, const Shape& shape, std::size_t width) {
   const std::size_t rows = shape.n * shape.pixels();
   require(rows <= std::numeric_limits<unsigned>::max(), "pooling of more than 2^32 pixels");
   return row_grid(rows, shape.c / width, Walk::in_bands, device.multiprocessors() * 8, 1, 1);
 }
 
-// In front of the loops over a window: unrolled they need stacks.
+// Precedes loops over a window: unrolled, they would need a stack.
 #ifdef __CUDACC__
 #define DP_UNROLL_1 _Pragma("unroll 1")
 #else
@@ -37,7 +37,7 @@ __device__ inline void for_each_row(const RowThread& thread, const Body& body) {
   for (std::size_t row = thread.row; row < thread.end; row += thread.step) body(row);
 }
 
-// Pixel `number` of images of that height and width, counted row by row and image by image.
+// Pixel `number` of images with this height and width, counted row by row and image by image.
 __device__ inline Pixel pixel_of(std::size_t number, unsigned height, unsigned width) {
   const unsigned i = static_cast<unsigned>(number), line = i / width, n = line / height;
   return {n, line - n * height, i - line * width};

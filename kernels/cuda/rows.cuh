@@ -1,7 +1,7 @@
-// How kernels walk through NHWC tensors: as rows (pixels) of channels, a pack of neighbouring
-// channels to a thread. A thread keeps its channels and goes down the rows, so what belongs to a
-// channel is loaded once; the threads of a warp read neighbouring packs, in whole rows one behind
-// the other where there are few channels.
+// How kernels walk through NHWC tensors: as rows (pixels) of channels, with a *pack* of
+// neighbouring channels per thread. A thread keeps its channels and walks down the rows, so
+// per-channel values are loaded once. The threads of a warp read neighbouring packs; if there are
+// few channels, they read several whole rows in sequence.
 //
 //     const RowGrid grid =
 //         row_grid(rows, channels / N, Walk::in_bands, device.multiprocessors() * 8, 4, 4);
@@ -22,28 +22,28 @@
 
 namespace dp::cuda {
 
-// How the blocks share the rows. Side by side they go down the tensor together, so that it is read
-// from one end to the other if all of them run at the same time. In bands of its own each block
-// does all that lies between two rows; where they do not all run at the same time, this goes from
-// one end to the other.
+// How blocks divide the rows. side_by_side: all blocks move down the tensor together, so it is read
+// from one end to the other if they all run at the same time. in_bands: each block processes a band
+// of consecutive rows; if the blocks do not all run at the same time, this too proceeds from one
+// end to the other.
 enum class Walk { side_by_side, in_bands };
 
 struct RowGrid {
   std::size_t rows = 0;
-  unsigned packs = 0;             // of a row
-  unsigned tile = 1;              // of these, side by side in a block
-  unsigned block_rows = 1;        // one below the other in a block
-  unsigned tiles = 1, bands = 1;  // blocks side by side, and one below the other
+  unsigned packs = 0;             // per row
+  unsigned tile = 1;              // packs side by side in a block
+  unsigned block_rows = 1;        // rows below one another in a block
+  unsigned tiles = 1, bands = 1;  // blocks side by side, and below one another
   std::size_t step = 1;           // from a thread's row to its next one
-  std::size_t block_step = 1;     // from a block's first row to that of the block below
-  std::size_t reach = 0;          // rows from a block's first one to the end of its work
+  std::size_t block_step = 1;     // from a block's first row to the next block's
+  std::size_t reach = 0;          // rows from a block's first row to the end of its work
 
   [[nodiscard]] dim3 blocks() const { return dim3(bands, tiles); }
 };
 
-// A grid of at most `most_blocks` blocks (but one in each column) of kThreads threads. A thread
-// gets `least_rows` rows or more, and a multiple of `unroll`, the count that its loop takes at
-// once: only few threads at the end have a rest. Needs rows and packs > 0.
+// A grid of at most `most_blocks` blocks (but at least one per column) of kThreads threads. A
+// thread gets at least `least_rows` rows, and a multiple of `unroll`, the number that its loop
+// processes at once: only few threads at the end have a remainder. rows and packs must be > 0.
 inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned most_blocks,
                         unsigned least_rows, unsigned unroll) {
   require(rows > 0 && packs > 0 && packs <= 65535u * kThreads, "a grid over no rows");
@@ -66,9 +66,9 @@ inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned
   return grid;
 }
 
-// Calls body(tag, count): *tag is of the data type, and decltype(count)::value is the number of
-// elements that a thread moves at once: as many as fit into 16 bytes where `channels` (a row, or an
-// offset into one) allows it and `are_aligned`, else 1.
+// Calls body(tag, count): *tag has the data type, and decltype(count)::value is the number of
+// elements that a thread moves in one access. That is as many as fit into 16 bytes if `channels` (a
+// row, or an offset into one) allows it and `are_aligned`, else 1.
 template <class Body>
 void with_type_and_pack(DataType type, std::size_t channels, bool are_aligned, const Body& body) {
   const auto with = [&]<class T>(T* tag) {
@@ -88,9 +88,9 @@ void with_type_and_pack(DataType type, std::size_t channels, bool are_aligned, c
 #if defined(__CUDACC__) || defined(DP_CUDA_ON_CPU)
 
 struct RowThread {
-  std::size_t row, end, step;  // the first row, where they end, how far it is to the next one
-  unsigned pack;               // of the row
-  bool is_idle;                // has no rows; must still come to the block's barriers
+  std::size_t row, end, step;  // first row, end, distance to the next row
+  unsigned pack;               // index in the row
+  bool is_idle;                // has no rows, but must reach the block's barriers
 };
 
 __device__ inline RowThread row_thread(const RowGrid& grid) {
@@ -105,7 +105,7 @@ __device__ inline RowThread row_thread(const RowGrid& grid) {
   return thread;
 }
 
-// Calls body(std::integral_constant<int, kUnroll>, row) while there are that many rows, then
+// Calls body(std::integral_constant<int, kUnroll>, row) while at least kUnroll rows are left, then
 // body(std::integral_constant<int, 1>, row).
 template <int kUnroll, class Body>
 __device__ inline void for_rows(const RowThread& thread, const Body& body) {
@@ -117,7 +117,7 @@ __device__ inline void for_rows(const RowThread& thread, const Body& body) {
   for (; row < thread.end; row += thread.step) body(std::integral_constant<int, 1>{}, row);
 }
 
-// a / b; the short division where it will do.
+// a / b; a 32-bit division if a fits.
 __device__ inline std::size_t quotient(std::size_t a, unsigned b) {
   return (a >> 32) == 0 ? static_cast<unsigned>(a) / b : a / b;
 }

@@ -1,6 +1,6 @@
-// The update is one kernel over all parameters, four to a thread where they are aligned. The sum of
-// squares is two: a fixed number of blocks leaves partial sums in double, and one block adds them,
-// so the bits are the same on every GPU.
+// The update is one kernel over all parameters, four per thread if they are aligned. The sum of
+// squares takes two kernels: a fixed number of blocks leaves partial sums in double, and one block
+// adds them, so the bits are the same on every GPU.
 #include "kernels/sgd.hpp"
 
 #include "kernels/cuda/bf16.cuh"
@@ -14,8 +14,8 @@ namespace {
 
 // ---- the update: 20 bytes a parameter, 12 without momentum --------------------------------------
 
-// Computes what the CPU's twin computes, operation by operation and without fused multiply-add, so
-// the bits are equal.
+// The same operations in the same order as the CPU twin, without fused multiply-add, so the bits
+// are equal.
 __device__ void update(const SgdStep& s, float scale, float gradient, float& parameter,
                        float& velocity) {
   const float g = gradient * scale + s.weight_decay * parameter;
@@ -27,7 +27,7 @@ __device__ void update(const SgdStep& s, float scale, float gradient, float& par
   parameter -= s.learning_rate * (s.has_nesterov ? g + s.momentum * velocity : velocity);
 }
 
-// step and squares lie in memory of the host: one thread of a block reads them.
+// step and squares are in host memory, so one thread of a block reads them.
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(float* parameters, const float* gradients, float* velocity, std::size_t count,

@@ -1,6 +1,6 @@
-// A warp computes a row (a sample) at a time: its largest logit, the sum of exponentials, its part
-// of the loss and its gradient, in double. The sums of warps are added within a block, those of
-// blocks by a second kernel, both in a fixed order.
+// A warp computes one row (a sample) at a time, in double: its largest logit, the sum of
+// exponentials, its part of the loss, and its gradient. Warps' sums are added within a block, and
+// blocks' sums by a second kernel, both in a fixed order.
 #include "kernels/softmax_cross_entropy.hpp"
 
 #include <cmath>
@@ -23,13 +23,13 @@ struct Partial {
   long long correct;
 };
 
-// Sums over a warp in every lane, by the same tree for all.
+// Sums over a warp, returned to every lane, by one fixed tree.
 __device__ double warp_sum(double value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kAll, value, offset);
   return value;
 }
 
-// The largest value of a row and its lowest class, in every lane.
+// The largest value of a row and the lowest class that has it, returned to every lane.
 struct Largest {
   float value;
   unsigned index;
@@ -43,8 +43,8 @@ __device__ Largest warp_largest(Largest mine) {
   return mine;
 }
 
-// A warp to a row, a few thousand exponentials in all: double, as the CPU's twin. d_logits may be
-// null, or logits. A label outside of the classes makes the row's loss and gradient NaN.
+// One warp per row. A few thousand exponentials in all, so double, like the CPU twin. d_logits may
+// be null or alias logits. A label outside of the classes makes the row's loss and gradient NaN.
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const float* logits, const std::int32_t* labels, std::size_t samples,
                    unsigned classes, float smoothing, double divisor, float* d_logits,
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
     mine.loss +=
         is_label ? log_total - sharp * static_cast<double>(row[label]) - spread * sum : nan;
     mine.correct += largest.index == label ? 1 : 0;
-    __syncwarp();  // all lanes have read row[label], which the gradient may take the place of
+    __syncwarp();  // all lanes have read row[label], which the gradient may overwrite
     if (d_logits == nullptr) continue;
     float* gradient = d_logits + n * classes;
     for (unsigned k = lane; k < classes; k += 32) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// sums lies in memory of the host.
+// sums is in host memory.
 __global__ void __launch_bounds__(kThreads)
     add_losses_kernel(const Partial* partials, unsigned count, std::int64_t samples,
                       LossSums* sums) {

@@ -1,7 +1,7 @@
 // The GPU twins of the operations in kernels/, in namespace dp::cuda. Convolution runs on cuDNN,
-// linear layers and Muon's products on cuBLAS, the rest are kernels of ours. Everything is enqueued
-// on the device's stream and may be captured in a graph: no operation allocates, waits or reads a
-// result on the host.
+// linear layers and Muon's products on cuBLAS; all others are kernels of our own. Everything is
+// enqueued on the device's stream and may be captured in a graph: no operation allocates, waits or
+// reads a result on the host.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ namespace dp::cuda {
 class CudaDevice;
 using TwinDevice = CudaDevice;
 
-// A batch with more than `most_elements` in a tensor runs in equal parts; 0: as cuDNN needs it.
+// If a tensor of the batch has more than `most_elements` elements, the batch runs in equal parts.
+// 0: the limit of cuDNN.
 [[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
                                                   std::size_t most_elements = 0);
 

@@ -8,15 +8,15 @@
 
 namespace dp::net {
 
-// Inputs: x and, with has_addend, the tensor that is added to the normalised x.
+// Inputs: x and, with has_addend, a tensor of the same shape that is added to the normalised x.
 class BatchNormLayer final : public Layer {
  public:
   struct Options {
     bool has_relu = false;
     bool has_addend = false;
-    bool has_scale = true;  // false: no weight, which is 1
+    bool has_scale = true;  // false: no weight; it counts as 1
     float epsilon = 1e-5f;
-    float momentum = 0.1f;  // the batch's share of the running statistics, as torch has it
+    float momentum = 0.1f;  // the batch's share of the running statistics, as in torch
   };
   explicit BatchNormLayer(const Options& options) : options_(options) {}
 

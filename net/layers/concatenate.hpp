@@ -1,4 +1,4 @@
-// Concatenation along channels: several inputs that differ in nothing but their channels.
+// Concatenation along channels. The inputs may differ only in their number of channels.
 #pragma once
 
 #include "net/layer.hpp"

@@ -20,7 +20,7 @@ class Conv2dLayer final : public Layer {
     bool is_frozen = false;  // the weights are not trained (the bias is)
     Init init = Init::kaiming_normal_fan_out;
     Init bias_init = Init::zeros;
-    std::size_t bias_epochs = 0;  // the bias is trained in so many epochs; 0: in all
+    std::size_t bias_epochs = 0;  // the bias is trained for this many epochs; 0: always
   };
   explicit Conv2dLayer(const Options& options) : options_(options) {}
 

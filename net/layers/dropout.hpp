@@ -1,5 +1,5 @@
-// Dropout (kernels/dropout.hpp) in training; in evaluation the values pass as they are. Backward
-// reads neither input nor output: it draws the mask again.
+// Dropout (kernels/dropout.hpp) in training; the identity in evaluation. Backward reads neither
+// input nor output: it draws the mask again.
 #pragma once
 
 #include "kernels/dropout.hpp"
@@ -11,7 +11,7 @@ class DropoutLayer final : public Layer {
  public:
   struct Options {
     double probability = 0.5;
-    std::size_t stream = 0;  // another one for each dropout layer of a model
+    std::size_t stream = 0;  // differs between the dropout layers of a model
   };
   explicit DropoutLayer(const Options& options)
       : rule_{.probability = options.probability, .stream = options.stream} {}

@@ -1,5 +1,5 @@
-// ReLU and addition as separate layers, for places where batch normalisation does not include them;
-// GELU; a constant factor; and the form in which linear layers read images.
+// ReLU and addition as separate layers, for places without batch normalisation, which includes
+// them; GELU; a constant factor; and the conversion of images for linear layers.
 #pragma once
 
 #include "net/layer.hpp"
@@ -42,7 +42,7 @@ class ScaleLayer final : public Layer {
   float factor_;
 };
 
-// Activations of any type and channel block as NHWC fp32, which a linear layer reads.
+// Converts activations of any type and channel block to NHWC fp32, which a linear layer reads.
 class FlattenLayer final : public Layer {
  public:
   struct Options {};
@@ -54,7 +54,7 @@ class FlattenLayer final : public Layer {
   void backward(const BackwardArguments& arguments) override;
 };
 
-// Two inputs of one shape.
+// Adds two inputs of the same shape.
 class AddLayer final : public Layer {
  public:
   struct Options {};

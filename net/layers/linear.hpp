@@ -16,8 +16,9 @@ class LinearLayer final : public Layer {
   explicit LinearLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  // weight: K x C, or K x C x H x W for images of several pixels: in memory the pixels' channels
-  // are neighbours, as in the images, and torch's order is that of a flattened torch image; bias: K
+  // weight: K x C, or K x C x H x W for images of several pixels; bias: K. In memory the channels
+  // of a pixel are neighbours, as in the images; torch's order is the order of a flattened torch
+  // image.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;

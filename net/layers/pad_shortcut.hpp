@@ -1,5 +1,5 @@
-// ResNet's shortcut without parameters (option A): takes every second row and column and appends
-// channels of zeros.
+// ResNet's shortcut without parameters (option A): takes every `stride`-th row and column and
+// appends channels of zeros.
 #pragma once
 
 #include "net/layer.hpp"

@@ -6,8 +6,8 @@
 
 namespace dp::net {
 
-// kernels/max_pool.hpp says which of equal values gets the gradient. Keeps one byte for each value
-// of its output, and needs neither input nor output in backward.
+// If several values are equal, kernels/max_pool.hpp says which one gets the gradient. Keeps one
+// byte for each value of its output; backward reads neither input nor output.
 class MaxPoolLayer final : public Layer {
  public:
   using Options = Pooling;
@@ -40,7 +40,7 @@ class AveragePoolLayer final : public Layer {
   Options options_;
 };
 
-// N x H x W x C to N x C. The output is fp32 for every type of the activations.
+// N x H x W x C to N x C. The output is always fp32, whatever type the activations have.
 class GlobalAveragePoolLayer final : public Layer {
  public:
   struct Options {};

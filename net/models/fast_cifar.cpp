@@ -12,7 +12,7 @@ namespace dp::net {
 
 namespace {
 
-// The end of both: max pooling, a linear layer without bias, a factor.
+// The end of both networks: max pooling, a linear layer without bias, a factor.
 void add_head(Graph& graph, Value x, std::size_t window, std::size_t classes, float factor) {
   x = graph.add<MaxPoolLayer>("pool", {.window = window, .stride = window}, {x});
   x = graph.add<FlattenLayer>("flatten", {}, {x});
@@ -27,7 +27,7 @@ Value conv_bn_relu(Graph& graph, const std::string& name, Value x, std::size_t c
 }
 
 Value norm_gelu(Graph& graph, const std::string& block, const std::string& number, Value x) {
-  // airbench's momentum of 0.6 is the share of what was there before.
+  // airbench's momentum of 0.6 is the share of the old statistics, not of the batch.
   x = graph.add<BatchNormLayer>(block + ".norm" + number,
                                 {.has_scale = false, .epsilon = 1e-12f, .momentum = 0.4f}, {x});
   return graph.add<GeluLayer>(block + ".gelu" + number, {}, {x});

@@ -1,14 +1,16 @@
 // Small networks that reach 94 % on CIFAR-10 in few steps.
 //
-// ResNet-9 as in cifar10-fast (Page 2018): convolution, normalisation, ReLU four times, with max
-// pooling behind the last three, and a residual pair of the same after the second and the fourth;
-// max pooling over 4 x 4 pixels; a linear layer without bias; logits x 0.125.
+// ResNet-9, as in cifar10-fast (Page 2018): four groups of convolution, normalisation and ReLU. Max
+// pooling follows in the last three groups; the second and the fourth end with a residual pair of
+// such groups without pooling. Then max pooling over 4 x 4 pixels, a linear layer without bias, and
+// logits x 0.125.
 //
 // airbench94 (Jordan 2024): a 2x2 convolution whose frozen weights whiten the images' patches
-// (net/whitening.hpp) and whose bias is trained in the first three epochs; three blocks of two 3x3
-// convolutions with max pooling behind the first, normalisation without scale and GELU; max pooling
-// over 3 x 3 pixels; a linear layer without bias; logits x 1/9. At first each 3x3 convolution
-// passes its input's channels on (Init::identity_first).
+// (net/whitening.hpp) and whose bias is trained in the first three epochs. Then three blocks of two
+// 3x3 convolutions, each followed by normalisation without scale and by GELU; max pooling follows
+// the first convolution directly. Then max pooling over 3 x 3 pixels, a linear layer without bias,
+// and logits x 1/9. Initially each 3x3 convolution copies its input's channels
+// (Init::identity_first).
 #pragma once
 
 #include <cstddef>

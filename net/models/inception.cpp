@@ -69,8 +69,8 @@ class InceptionBuilder {
     x = graph_.add<AveragePoolLayer>(name + ".0", pooling, {x});
     return unit(name + ".1", x, plain(channels));
   }
-  // Windows and kernels that reduce the number of pixels in the ImageNet form. In the stem of the
-  // small form they keep it.
+  // Pooling windows and kernels that reduce the number of pixels in the ImageNet form. In the stem
+  // of the small form they keep it.
   [[nodiscard]] Conv stem_conv(std::size_t channels, std::size_t stride) const {
     return is_small_ ? square(channels)
                      : Conv{.channels = channels, .stride = stride, .padding = 0};
@@ -133,7 +133,7 @@ class InceptionBuilder {
   }
 
   Value inception_c(const std::string& name, Value x) {
-    // Two kernels side by side on the same input.
+    // Two convolutions side by side on the same input.
     const auto fork = [&](const std::string& branch, Value value) {
       return join(branch, {unit(branch + "a", value, row(256, 3)),
                            unit(branch + "b", value, column(256, 3))});

@@ -1,11 +1,14 @@
 // Inception v4 (Szegedy et al. 2017), without the dropout in front of the last layer. Parameter
 // names look like timm's, "features.6.branch2.1.conv.weight", but branches have another order and
-// names: weights of timm do not fit.
+// other names, so timm's weights do not fit.
 //
-// ImageNet form: as in the paper and timm, for 299 x 299 pixels; takes 75 x 75 and more. Small
-// form: for 32 x 32 pixels, takes 5 x 5 and more. As in weiaicunzai/pytorch-cifar100 the stem has
-// no strides and, behind its first convolution, padding; the second reduction has padding, too;
-// pools divide by the whole window. (There the parts of some concatenations are in another order.)
+// ImageNet form: as in the paper and timm, for 299 x 299 pixels; takes 75 x 75 and more.
+//
+// Small form: for 32 x 32 pixels; takes 5 x 5 and more. It follows weiaicunzai/pytorch-cifar100:
+// the stem has no strides, its layers after the first convolution are padded, the second reduction
+// is padded, and average pooling divides by the whole window. (In that program, the parts of some
+// concatenations are in another order.)
+//
 // Both forms have the same parameters.
 #pragma once
 

@@ -74,7 +74,7 @@ Make fast(Graph (*model)(const FastCifarOptions& options)) {
 struct Row {
   const char* name;
   Make make;
-  std::size_t least_pixels = 1;  // height and width of images that it can take
+  std::size_t least_pixels = 1;  // the smallest height and width that the network takes
 };
 
 constexpr auto kBasic = BlockKind::basic, kBottleneck = BlockKind::bottleneck;

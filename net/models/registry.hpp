@@ -12,13 +12,13 @@ namespace dp::net {
 // In the order of --help.
 [[nodiscard]] std::vector<std::string> model_names();
 
-// What a model is made for.
+// The images and classes that a model is made for.
 struct ModelInput {
   ImageShape image;
   std::size_t classes;
 };
 
-// Throws Error(usage) for an unknown name, with a list of the known ones, and for images that are
+// Throws Error(usage) for an unknown name, with a list of the known names, and for images that are
 // too small for the network.
 [[nodiscard]] Graph make_model(const std::string& name, const ModelInput& input);
 

@@ -57,10 +57,10 @@ class ResNetBuilder {
  private:
   [[nodiscard]] bool is_imagenet() const { return options_.form == ResNetForm::imagenet; }
 
-  // No normalisation stands behind the last block of a PreAct-ResNet, so the scale of the first
-  // weights reaches the logits: with torch's default, as in kuangliu's definition, they begin small
-  // enough for the learning rates of the other networks. (With He's they are some times as large,
-  // and 0.1 diverges.)
+  // No normalisation follows the last block of a PreAct-ResNet, so the scale of the initial weights
+  // reaches the logits. With torch's default, which kuangliu's definition uses, the logits begin
+  // small enough for the other networks' learning rates. With He's initialisation they are several
+  // times as large, and a rate of 0.1 diverges.
   Features conv(const std::string& name, Features x, Conv2dLayer::Options options) {
     if (is_preact_) options.init = Init::uniform_fan_in;
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};

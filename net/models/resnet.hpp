@@ -5,13 +5,14 @@
 // section 4.2, with the parameter-free shortcut (option A) or, with a "b" at the end of the name,
 // 1x1 convolutions (option B). Parameter names are torch's: "layer1.0.conv1.weight".
 //
-// ImageNet form: a 7x7 stem with stride 2 and max pooling, and torchvision's names, which are
-// "downsample" for "shortcut" and "fc" for "linear". As in torchvision the stride is in the 3x3
-// convolution of a bottleneck.
+// ImageNet form: a 7x7 stem with stride 2 and max pooling, and torchvision's names, which use
+// "downsample" instead of "shortcut" and "fc" instead of "linear". As in torchvision, the stride of
+// a bottleneck is in its 3x3 convolution.
 //
 // PreAct-ResNets (He et al. 2016, ECCV): normalisation and ReLU come before each convolution, and
-// nothing between a block's sum and the next block. As in kuangliu/pytorch-cifar the shortcut's 1x1
-// convolution reads the first ReLU's output and there is no normalisation after the last block.
+// nothing comes between a block's sum and the next block. As in kuangliu/pytorch-cifar, the
+// shortcut's 1x1 convolution reads the first ReLU's output, and there is no normalisation after the
+// last block.
 #pragma once
 
 #include <cstddef>

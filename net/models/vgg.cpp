@@ -38,12 +38,12 @@ class VggBuilder {
   }
 
  private:
-  // torch counts every module in a group, ReLU and pooling among them.
+  // torch numbers every module in a group, including ReLU and pooling.
   [[nodiscard]] std::string feature() { return "features." + std::to_string(features_++); }
 
   void convolution(std::size_t channels) {
-    // kuangliu keeps torch's initial values; without normalisation, and in torchvision, they are
-    // those of He et al. 2015, without which the deep layers' outputs would be nearly zero.
+    // kuangliu keeps torch's default initialisation. Networks without normalisation, and
+    // torchvision, use He et al. 2015; without it the deep layers' outputs would be nearly zero.
     const bool has_defaults = options_.has_norm && options_.form == VggForm::cifar;
     x_ = graph_.add<Conv2dLayer>(
         feature(),

@@ -1,13 +1,13 @@
-// VGG16 (Simonyan and Zisserman 2015, configuration D): 13 convolutions of 3x3 with bias in five
-// groups, each group with a max pooling behind it; with or without batch normalisation behind each
+// VGG16 (Simonyan and Zisserman 2015, configuration D): 13 convolutions of 3x3 with bias, in five
+// groups that each end with max pooling; with or without batch normalisation after each
 // convolution.
 //
 // CIFAR form, as in kuangliu/pytorch-cifar: one linear layer. ImageNet form, as in torchvision: two
 // linear layers of 4096 with dropout, then the classes. Both take images of any size from 32 x 32:
-// the first linear layer has as many inputs as the last pooling leaves values, where torchvision
-// scales to 7 x 7 pixels (which 224 x 224 images have already).
+// the first linear layer has one input for each value that the last pooling leaves. (torchvision
+// scales these to 7 x 7 pixels instead, which 224 x 224 images have already.)
 //
-// Parameter names are torchvision's: "features.0.weight", "classifier.6.bias"; the CIFAR form's
+// Parameter names are torchvision's: "features.0.weight", "classifier.6.bias". The CIFAR form's
 // linear layer is "classifier".
 #pragma once
 

@@ -1,6 +1,6 @@
-// Adam and AdamW (kernels/adam.hpp). Their state is the gradient's running mean and mean square, as
-// long as the parameters, and the number of updates so far. Slices with a momentum factor of 0 get
-// Adam's step in place of the gradient (can_leave_step).
+// Adam and AdamW (kernels/adam.hpp). Their state is the gradient's running mean and mean square,
+// each as long as the parameters, and the number of updates so far. In slices with a momentum
+// factor of 0 the gradient buffer already holds Adam's step (can_leave_step).
 #include "kernels/adam.hpp"
 
 #include <cstdint>

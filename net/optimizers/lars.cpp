@@ -1,4 +1,4 @@
-// LARS (kernels/lars.hpp): every matrix and kernel has a learning rate that follows from its norms;
+// LARS (kernels/lars.hpp): the learning rate of every matrix and kernel follows from its norms;
 // one-dimensional tensors are updated as by SGD. Its state is the velocity, as long as the
 // parameters.
 #include "kernels/lars.hpp"

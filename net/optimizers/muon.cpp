@@ -1,8 +1,8 @@
-// Muon (kernels/muon.hpp) for the kernels of convolutions, each as a matrix of its output channels,
-// and for linear layers' weights where options say so; SGD, which uses options.has_nesterov, for
-// all other parameters. As in airbench94_muon.py kernels are normalised before each update, and
-// have no weight decay then; linear layers' weights keep their norm and have the group's weight
-// decay.
+// Muon (kernels/muon.hpp) for the kernels of convolutions, each as a matrix with a row for each
+// output channel, and for linear layers' weights if the options say so. All other parameters use
+// SGD with options.has_nesterov. As in airbench94_muon.py, kernels are normalised before each
+// update and have no weight decay. Linear layers' weights keep their norm and have the group's
+// weight decay.
 //
 // The state is the velocity, as long as the parameters.
 #include "kernels/muon.hpp"
@@ -36,7 +36,7 @@ class Muon final : public Optimizer {
   }
 
  private:
-  // The sums of squares that the update of a matrix needs.
+  // Sums of squares that the update of a matrix needs.
   struct Norms {
     double direction = 0.0, parameters = 0.0;
   };
@@ -52,7 +52,8 @@ class Muon final : public Optimizer {
     return is_kernel(tensor) || (options_.muon_has_linear && tensor.kind == ParameterKind::matrix);
   }
 
-  // Each matrix is a slice of its own. Neighbours of one group that are no matrices are one slice.
+  // Each matrix is its own slice. Neighbouring tensors of one group that Muon does not update form
+  // one slice.
   std::vector<Slice> slices_of(const std::vector<ParameterGroup>& groups) override {
     std::vector<Slice> slices;
     for (Slice& slice : tensors_of(groups)) {

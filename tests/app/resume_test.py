@@ -132,8 +132,19 @@ def dgc_and_averages() -> None:
 
 def steps_of_adam() -> None:
     """Adam's steps before the exchange: moments, sketches and residuals are each rank's own."""
-    resumes_from_each(3, "--compress", "ecq:bits=0.35,velocity=on", "--optimizer", "adamw", "--lr", "0.002", "--topology",
-                      "direct")
+    words = ("--compress", "ecq:bits=0.35,velocity=on", "--optimizer", "adamw", "--lr", "0.002", "--topology", "direct")
+    resumes_from_each(3, *words)
+    # Other numbers of ranks share out the mean squares of rows that three ranks have saved.
+    with h5py.File("whole.h5", "r") as log:
+        loss = log["epochs"]["train_loss"][-1]
+    keep_only("ck", next(step for step in steps_in("ck") if step > 4))
+    for ranks in (2, 5):
+        shutil.copytree("ck", f"for{ranks}")
+        done = run(ranks, f"on{ranks}.h5", *words, "--checkpoint", f"for{ranks}", "--resume", "--check-replicas", "step")
+        assert f"it goes on with {ranks} ranks instead of 3" in done.stdout, done.stdout
+        with h5py.File(f"on{ranks}.h5", "r") as log:
+            assert abs(log["epochs"]["train_loss"][-1] / loss - 1) < 0.1, (log["epochs"]["train_loss"][:], loss)
+            assert (log["epochs"]["skipped_steps"] == 0).all(), log["epochs"][:]
 
 
 def few_bits() -> None:

@@ -134,7 +134,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = device_bytes();
   properties->major = is_old_gpu() ? 7 : 9;
   properties->minor = is_old_gpu() ? 5 : 0;
-  // Few, so that loops over a grid that is sized by them go round more than once.
+  // Few multiprocessors, so that loops over a grid sized by them run more than once.
   properties->multiProcessorCount = 3;
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;

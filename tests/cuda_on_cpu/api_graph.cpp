@@ -7,7 +7,7 @@ using namespace dp::cuda_on_cpu;
 
 namespace {
 
-// Whether everything that other streams of the capture have done comes before its end.
+// Whether all work captured by other streams comes before the end of the capture.
 bool is_joined(const Capture& capture) {
   std::vector<bool> comes_before(capture.nodes.size(), false);
   std::vector<std::size_t> open = capture.origin->captured;
@@ -131,8 +131,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
   if (graph == nullptr) return note(cudaErrorInvalidValue);
-  // CUDA would take it, and run all nodes with the priority of the stream that it is launched on:
-  // nobody can mean that.
+  // CUDA would accept it and run all nodes with the priority of the launching stream, which cannot
+  // be intended.
   if (has_priorities(*graph->nodes) && (flags & cudaGraphInstantiateFlagUseNodePriority) == 0) {
     return note(cudaErrorInvalidValue);
   }

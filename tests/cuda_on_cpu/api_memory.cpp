@@ -32,7 +32,7 @@ cudaError_t check_copy(const void* to, const void* from, std::size_t bytes, cuda
   if (kind == cudaMemcpyDefault) return cudaSuccess;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  // Pinned memory may be taken for either.
+  // Pinned memory may count as either kind.
   const auto fits = [](const void* memory, bool is_device) {
     const MemoryKind its = kind_of(memory);
     return its == MemoryKind::pinned || is_device == (its == MemoryKind::device);
@@ -46,7 +46,7 @@ bool is_capturing(cudaStream_t stream) {
          status != cudaStreamCaptureStatusNone;
 }
 
-// Enqueues and waits, where the caller asks for it or memory is not pinned.
+// Enqueues, and waits if the caller asks for it or the memory is not pinned.
 cudaError_t transfer(cudaStream_t stream, bool waits, std::function<void()> work) {
   Queue& queue = Queue::get();
   if (waits) {

@@ -1,4 +1,4 @@
-// Streams, events and what is enqueued.
+// Streams, events and enqueued operations.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
@@ -70,7 +70,7 @@ cudaError_t wait_event(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   Queue& queue = Queue::get();
   std::unique_lock lock(queue.mutex);
   if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;  // nobody uses external waits
-  // Another device's stream may be made to wait.
+  // A stream of another device may be made to wait.
   if (queue.is_worker()) return cudaErrorNotPermitted;
   stream = queue.find_locked(stream);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -103,7 +103,7 @@ cudaError_t wait_event(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return cudaSuccess;
 }
 
-// What an event's record is, for calls that ask or wait; null when it was never recorded.
+// The record of an event, for calls that query or wait; null if it was never recorded.
 cudaError_t record_of_locked(cudaEvent_t event, RecordPtr& record) {
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
   if (event->state->capture) {
@@ -174,7 +174,7 @@ cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::func
     return note(cudaErrorInvalidConfiguration);
   }
   if (is_old_gpu()) return note(cudaErrorNoKernelImageForDevice);
-  // On the worker, so that every run of a graph takes other orders.
+  // On the worker, so that every run of a graph uses other orders.
   static std::uint64_t runs = environment_seed() << 32;
   static const bool loads_all = [] {
     const char* loading = std::getenv("CUDA_MODULE_LOADING");
@@ -226,7 +226,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const cudaError_t code = find_for_waiting_locked(stream); code != cudaSuccess) {
     return note(code);
   }
-  // Waits for what the stream was told to wait for, too.
+  // Also waits for the events that the stream waits for.
   if (!stream->waits.empty()) queue.append_locked(stream, {});
   if (stream->last) queue.wait(lock, stream->last);
   return note(device_fault());
@@ -238,7 +238,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (const cudaError_t code = find_for_waiting_locked(stream); code != cudaSuccess) {
     return note(code);
   }
-  // Not noted as an error: it is none.
+  // Not recorded as an error: it is none.
   return stream->last && !stream->last->is_done ? cudaErrorNotReady : cudaSuccess;
 }
 

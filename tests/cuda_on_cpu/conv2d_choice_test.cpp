@@ -1,5 +1,5 @@
-// Which of cuDNN's plans a convolution takes where the heuristics name bad ones first: one that
-// breaks the device, one that finds no memory, one without tensor cores.
+// The plan that a convolution chooses if the heuristics list bad ones first: one that breaks the
+// device, one that finds no memory, one without tensor cores.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

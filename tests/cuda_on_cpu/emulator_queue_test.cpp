@@ -1,4 +1,5 @@
-// The emulator itself, streams, graphs and devices: right programs run right, and wrong ones show.
+// Tests of the emulator, part streams, graphs and devices: correct programs run correctly, and
+// faulty ones are detected.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -23,7 +24,8 @@ TEST(Queue, OneStreamRunsInOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-// A value that one stream writes and another reads, in `times` rounds: how often the old one came.
+// One stream writes a value and another reads it, `times` times. Returns how often the old value
+// was read.
 int count_stale(bool waits, int times) {
   const Stream writer, reader;
   const Event written(cudaEventDisableTiming);
@@ -112,7 +114,7 @@ TEST(Queue, EventsMeasureAndTellWhetherTheyHaveCome) {
   EXPECT_EQ(cudaEventElapsedTime(&ms, from, to), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaEventQuery(from), cudaSuccess);
   std::atomic<bool> may_end = false;
-  // Neither in haste nor otherwise may the enqueuing call wait for what waits for this thread.
+  // The enqueuing call must not wait for work that waits for this thread, in haste or otherwise.
   std::thread release([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     may_end = true;
@@ -226,7 +228,7 @@ TEST(Graph, ExternalEventsAreMarkedByEveryLaunch) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
 }
 
-// Begins a capture, does something, and returns what its end says.
+// Begins a capture, calls the body, and returns the result of ending the capture.
 cudaError_t capture(cudaStream_t stream, const std::function<void()>& body) {
   EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   body();

@@ -1,4 +1,5 @@
-// The emulator itself, kernels and memory: right programs run right, and wrong ones show.
+// Tests of the emulator, part kernels and memory: correct programs run correctly, and faulty ones
+// are detected.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -167,7 +168,7 @@ TEST(Kernel, RefusesConfigurationsThatCudaRefuses) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-// The worker is a thread, so the process that is to die starts afresh.
+// The worker is a thread, so a death test must start its process afresh.
 class KernelDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -282,7 +283,7 @@ TEST_F(MemoryDeathTest, TheHostCannotTouchIt) {
   const auto touch = [] {
     const DeviceArray<char> array(100);
     run_alone(32, [at = array.get()] { at[threadIdx.x] = 1; });
-    // The worker closes it as soon as it has nothing to do.
+    // The worker closes it when it becomes idle.
     for (;;) {
       *static_cast<volatile char*>(array.get()) = 1;
       std::this_thread::yield();

@@ -1,4 +1,4 @@
-// What the emulator's own tests share: streams, events and arrays with every result checked.
+// Helpers for the emulator's own tests: streams, events and arrays with every result checked.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The emulator itself: devices that fail, and kernels that are loaded too late.
+// Tests of the emulator: devices that fail, and kernels that are loaded too late.
 #include <atomic>
 #include <thread>
 
@@ -13,7 +13,7 @@ TEST(Fault, StaysUntilTheEnd) {
   const Event event;
   void* memory = nullptr;
   run(stream, [] { cuda_on_cpu::set_device_fault(cudaErrorIllegalAddress); });
-  // The error of a kernel comes with whatever waits for it, and then with every call.
+  // A kernel's error is returned by the first call that waits for it, and then by every call.
   for (int repeat = 0; repeat < 2; ++repeat) {
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
     EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
@@ -43,7 +43,7 @@ TEST(Fault, DropsTheWorkBehindIt) {
 __global__ void one_kernel(int* value) { *value = 1; }
 __global__ void other_kernel(int* value) { *value = 2; }
 
-// A function of the host that waits while it exists.
+// Keeps a host function waiting while it exists.
 class HostFunction {
  public:
   explicit HostFunction(cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// What the fake cuDNN calculates: one convolution in one direction, read out of an operation
+// The computation of the fake cuDNN: one convolution in one direction, read from an operation
 // graph's descriptors.
 #pragma once
 
@@ -26,11 +26,11 @@ struct FakeConvolution {
   FakeTensor x, w, y;
   reference::ConvShape shape{};
 
-  // Reads an operation's descriptor; refuses what does not fit together.
+  // Reads an operation's descriptor; refuses inconsistent attributes.
   explicit FakeConvolution(const FakeDescriptor& operation);
 
-  // Calculates in double, rounds once. `is_tf32`: inputs are rounded before. `noise`: an error of
-  // that relative size on top.
+  // Computes in double, rounds once. `is_tf32`: inputs are rounded to TF32 first. `noise`: adds an
+  // error of this relative size.
   void run(const void* x_data, const void* w_data, const void* y_data, bool is_tf32,
            double noise) const;
 };

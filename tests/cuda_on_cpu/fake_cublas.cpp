@@ -1,5 +1,5 @@
-// cuBLAS' part: one product of matrices. The workspace, the stream and the modes of a handle are
-// kept and checked, so that what a real handle would do is what is calculated.
+// The fake cuBLAS: one matrix product. The workspace, the stream and the modes of a handle are
+// stored and checked, so the result is what a real handle would compute.
 #include <array>
 #include <cstring>
 #include <set>
@@ -62,13 +62,13 @@ cublasStatus_t sgemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperat
       ldc < 1) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  // Without a workspace of its own, or with atomics, results need not repeat.
+  // Without its own workspace, or with atomics, results may differ from run to run.
   if (handle->workspace == nullptr || handle->atomics != CUBLAS_ATOMICS_NOT_ALLOWED) {
     return CUBLAS_STATUS_NOT_INITIALIZED;
   }
   const bool is_tf32 = handle->math == CUBLAS_TF32_TENSOR_OP_MATH;
   const float factor = *alpha, old_factor = *beta;  // host memory: read now
-  // Which kernel a real one takes depends on all of these.
+  // The real library's choice of kernel depends on all of these.
   using Form = std::array<int, 6>;
   static std::set<Form>& forms = *new std::set<Form>;
   const void* kernel = &*forms.insert({int{op_a}, int{op_b}, m, n, k, is_tf32 ? 1 : 0}).first;

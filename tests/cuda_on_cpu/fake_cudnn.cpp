@@ -1,4 +1,5 @@
-// cuDNN's backend API: descriptors as bags of attributes, and the few engines of fake_engines.hpp.
+// The fake of cuDNN's backend API: descriptors as sets of attributes, and the few engines of
+// fake_engines.hpp.
 #include <algorithm>
 #include <atomic>
 
@@ -16,7 +17,7 @@ namespace dp::cuda_on_cpu {
 
 namespace {
 
-// What a caller holds: a place that the descriptor's content can be put into.
+// A caller's handle: a place for the descriptor's content.
 struct Holder {
   DescriptorPointer descriptor;
 };
@@ -187,7 +188,7 @@ void finalize_content(FakeDescriptor& d) {
       break;
     }
     case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
-      // What it holds is checked by its operation.
+      // The content is checked by its operation.
       static_cast<void>(d.one<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS));
       break;
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
@@ -359,11 +360,11 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descri
         set_device_fault(cudaErrorIllegalAddress);
         return;
       }
-      // Whoever keeps an operand in the workspace loses it.
+      // An operand stored in the workspace is lost.
       if (bytes > 0) std::memset(workspace, 0xFF, bytes);
       c.run(x, w, y, is_tf32, noise);
     };
-    // A plan may have kernels of its own, which are loaded when it is executed.
+    // A plan may have its own kernels, which are loaded when it is executed.
     const cudaError_t code = enqueue(handle->stream, work, &d);
     if (code != cudaSuccess) refuse("the stream refuses", CUDNN_STATUS_EXECUTION_FAILED);
   });

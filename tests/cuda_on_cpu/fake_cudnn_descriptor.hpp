@@ -1,5 +1,6 @@
 // A backend descriptor of the fake cuDNN: attributes by name, with the type under which they were
-// set. What has no attribute of its own (an engine's notes) is computed by fake_cudnn.cpp.
+// set. Properties without an attribute of their own (an engine's notes) are computed by
+// fake_cudnn.cpp.
 #pragma once
 
 #include <cudnn.h>
@@ -13,7 +14,7 @@
 
 namespace dp::cuda_on_cpu {
 
-// Thrown inside of the fake; becomes a status and the last error's text at its border.
+// Thrown inside the fake; at its boundary it becomes a status and the last error's text.
 struct FakeError {
   cudnnStatus_t status;
   std::string text;

@@ -1,5 +1,5 @@
-// The engines of the fake cuDNN and what its heuristics say of them. Each has a trap for a caller
-// who does not read its notes or does not check what becomes of it.
+// The engines of the fake cuDNN and the notes that its heuristics give. Each engine is a trap for a
+// caller that ignores its notes or does not check its results.
 #pragma once
 
 #include "tests/cuda_on_cpu/fake_cudnn_descriptor.hpp"
@@ -26,7 +26,7 @@ inline const std::vector<Engine>& engines() {
       {.index = 11, .workspace = std::int64_t{2} << 30},
       {.index = 12, .fails = true},
       {.index = 13, .behaviour = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}},
-      // Named only where a test asks for them.
+      // Listed only if a test asks for them.
       {.index = 14, .crashes = true},
       {.index = 15, .workspace = std::int64_t{512} << 20},
   };
@@ -44,13 +44,13 @@ struct Configuration {
   std::int64_t tile;  // the value of its knob; below zero: it has none
 };
 
-// What a test puts before all others.
+// Engines that a test puts before all others.
 inline std::vector<Configuration>& favourites() {
   static std::vector<Configuration> list;
   return list;
 }
 
-// The most promising first, as the heuristics see it.
+// In the heuristics' order, the most promising first.
 inline std::vector<Configuration> configurations(cudnnBackendHeurMode_t mode) {
   if (mode == CUDNN_HEUR_MODE_A) {
     std::vector<Configuration> list = favourites();

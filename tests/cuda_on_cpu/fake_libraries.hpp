@@ -1,7 +1,7 @@
 // cuDNN and cuBLAS for the emulator: the tables of kernels/cuda/libraries.hpp with functions that
-// check their arguments as the libraries do, and calculate in double on the stream's worker.
+// check their arguments as the libraries do, and compute in double on the stream's worker.
 //
-// This stands in for kernels/cuda/libraries.cpp, which finds the real ones.
+// Replaces kernels/cuda/libraries.cpp, which finds the real ones.
 #pragma once
 
 #include "kernels/cuda/libraries.hpp"

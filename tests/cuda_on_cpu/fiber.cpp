@@ -18,8 +18,8 @@
 #error "the switch of fibers is written for x86-64"
 #endif
 
-// void dp_switch_stack(void** leave /* rdi */, void* enter /* rsi */): what a called function has
-// to preserve goes onto the old stack and comes from the new one.
+// void dp_switch_stack(void** leave /* rdi */, void* enter /* rsi */): saves the callee-saved
+// registers on the old stack and restores them from the new one.
 asm(R"(
 .text
 .p2align 4

@@ -1,4 +1,4 @@
-// A stack of its own and the switch between stacks, known to the sanitizers.
+// A fiber: its own stack, and the switch between stacks, known to the sanitizers.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@ namespace dp::cuda_on_cpu {
 
 class Fiber {
  public:
-  // The calling thread itself, to come back to.
+  // Represents the calling thread, to return to.
   Fiber();
   // A fiber that calls entry(), which never returns, when it is switched to for the first time.
   // `number` staggers the stacks, so that their first lines do not share a cache set.
@@ -16,12 +16,12 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Leaves `from`, which runs, and goes on in `to`. Returns when something switches back.
+  // Leaves `from`, which is running, and continues in `to`. Returns when something switches back.
   static void switch_to(Fiber& from, Fiber& to);
-  // First of all in entry().
+  // Call first in entry().
   static void begin();
 
-  // Virtual memory: what is not touched costs nothing.
+  // Virtual memory: untouched pages cost nothing.
   static constexpr std::size_t kStackBytes = 256 << 10;
 
  private:

@@ -22,8 +22,8 @@ namespace {
 constexpr unsigned char kPoison = 0xFF, kGuard = 0xA7;
 constexpr std::size_t kUnit = 512, kAlignment = 256;
 constexpr std::size_t kMostPoisoned = 2u << 20;
-// Changing the access of 64 MiB takes about a millisecond: allocations above the first size, and
-// all once they pass the second one in sum, stay open.
+// Changing the access of 64 MiB takes about a millisecond. Allocations above the first size stay
+// accessible, and all do once their sum exceeds the second size.
 constexpr std::size_t kLargestClosed = 4u << 20, kMostClosed = 64u << 20;
 
 struct Allocation {
@@ -64,7 +64,7 @@ void set_access(Allocation& allocation, bool is_open) {
   allocation.is_open = is_open;
 }
 
-// The allocation that an address lies in, its pages counted with it.
+// The allocation that contains an address; its pages count as part of it.
 const std::pair<const std::uintptr_t, Allocation>* find(std::uintptr_t address) {
   auto& allocations = state().allocations;
   auto at = allocations.upper_bound(address);
@@ -75,7 +75,7 @@ const std::pair<const std::uintptr_t, Allocation>* find(std::uintptr_t address) 
   if (at == allocations.begin()) return nullptr;
   --at;
   const Allocation& a = at->second;
-  // The place behind the last byte still names the allocation.
+  // The address after the last byte still belongs to the allocation.
   const std::uintptr_t end =
       a.mapping == nullptr ? at->first + a.bytes + 1 : address_of(a.mapping) + a.mapping_bytes;
   return address < end ? &*at : nullptr;
@@ -83,7 +83,7 @@ const std::pair<const std::uintptr_t, Allocation>* find(std::uintptr_t address) 
 
 struct sigaction old_action;
 
-// Says what a fault in device memory means, then lets it happen again.
+// Prints the meaning of a fault in device memory, then lets it happen again.
 void explain_fault(int, siginfo_t* info, void*) {
   const std::uintptr_t address = address_of(info->si_addr);
   if (const auto* found = find(address); found != nullptr && found->second.mapping != nullptr) {
@@ -216,7 +216,7 @@ void fill(void* memory, int value, std::size_t bytes) {
     std::memset(memory, value, bytes);
     return;
   }
-  // Pages that are given back read as zeros, and cost nothing until something is written.
+  // Released pages read as zeros, and cost nothing until they are written.
   auto* first = static_cast<unsigned char*>(memory);
   const std::size_t head = round_up(address_of(first), page()) - address_of(first);
   const std::size_t pages = (bytes - head) / page() * page();

@@ -1,7 +1,6 @@
-// What nvcc knows by itself, for the host's compiler: put in front of every source of kernels/cuda
-// (-include). Has the part of CUDA C++ that these use: one-dimensional blocks, static shared
-// memory,
-// __syncthreads, whole-warp operations, atomics on integers.
+// nvcc's built-in names, for the host compiler: put in front of every source of kernels/cuda
+// (-include). Provides the part of CUDA C++ that they use: one-dimensional blocks, static shared
+// memory, __syncthreads, whole-warp operations, atomics on integers.
 #pragma once
 
 #define DP_CUDA_ON_CPU 1
@@ -24,7 +23,7 @@
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 
-// The running thread's. Plain variables: only the worker runs kernels.
+// For the running thread. Plain variables, because only the worker runs kernels.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
@@ -59,7 +58,8 @@ T from_word(std::uint64_t word) {
   return value;
 }
 
-// The value of lane source(lane) of this lane's group of `width`; the own one outside of it.
+// The value of lane source(lane) in this lane's group of `width` lanes; the lane's own value if
+// source is outside of it.
 template <class T, class Source>
 T shuffle(WarpOperation operation, unsigned mask, T value, int width, const Source& source,
           const std::source_location& where) {

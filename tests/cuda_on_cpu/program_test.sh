@@ -3,11 +3,14 @@
 #
 #     program_test.sh devices|memory|orders|fault|hang|loading PROGRAM MPIEXEC
 #
-# devices: what it says of machines without a GPU that it can use. memory: of a GPU that is too small.
-# orders: two ranks on two GPUs train to the same numbers whatever the order in which the devices run
-# their queues, and by both ways of the gradients. fault, hang: from some operation on all work is
-# dropped, or none ends any more; of one rank, or of the second of two; in set-up, training and
-# evaluation. loading: with batch normalisation over all ranks no kernel is loaded in a step.
+# devices   the messages on machines without a usable GPU
+# memory    the message about a GPU that is too small
+# orders    two ranks on two GPUs get the same numbers whatever the order in which the devices run
+#           their queues, and on both gradient paths
+# fault     from some operation on all work is dropped: one rank, or the second of two; in set-up,
+#           training and evaluation
+# hang      the same, but from some operation on no work ends
+# loading   with batch normalisation over all ranks no kernel is loaded during a step
 set -u
 case=$1 program=$2 mpiexec=$3
 folder=$(mktemp -d)
@@ -42,7 +45,7 @@ train() {
   sed -nE 's/^(epoch .*test loss [^ ]+).*/\1/p' "$folder/output"
 }
 
-# short RANKS TROUBLE ARGUMENT...: a short training in which the last rank has that trouble. Sets
+# short RANKS TROUBLE ARGUMENT...: a short training; TROUBLE is set on the last rank. Sets
 # `got` to its exit code.
 short() {
   local ranks=$1 trouble=$2
@@ -56,7 +59,7 @@ short() {
   got=$?
 }
 
-# trouble KIND TEXT: both ways of the gradients, at several places of one and two ranks.
+# trouble KIND TEXT: both gradient paths, at several operations, with one and two ranks.
 trouble() {
   local kind=$1 text=$2 ranks way all place
   for ranks in 1 2; do

@@ -174,7 +174,7 @@ bool Queue::is_ready_locked(const CUstream_st& stream) const {
   return all_done(first.waits);
 }
 
-// A stream's operations and, over what they wait for, those of other streams.
+// A stream's operations and the operations of other streams that they wait for.
 void Queue::find_needed_locked(const CUstream_st* stream,
                                std::vector<const CUstream_st*>& needed) const {
   if (std::find(needed.begin(), needed.end(), stream) != needed.end()) return;
@@ -240,7 +240,7 @@ void Queue::run_worker() {
 void Queue::finish_locked(Record& record) {
   record.is_done = true;
   record.time = Clock::now();
-  // Who waited for it wakes up later; nothing more runs on its account.
+  // The thread that waited for it wakes up later; nothing more is run on its behalf.
   std::erase_if(wanted_, [&](const RecordPtr& each) { return each.get() == &record; });
 }
 

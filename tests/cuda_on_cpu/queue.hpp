@@ -1,17 +1,17 @@
-// Streams, events and graphs of the emulator, and the worker that runs what is enqueued.
+// Streams, events and graphs of the emulator, and the worker that runs enqueued operations.
 //
-// The worker picks at random among the streams whose first operation may run. It runs what a
-// waiting host thread needs more often than the rest, and while nobody waits it lets time pass
-// first: what the host reads without waiting is then old. In some stretches of time it does the
-// opposite and runs an operation before the call that enqueues it returns: what the host writes
-// too late is then not seen.
+// The worker picks at random among the streams whose first operation may run. It prefers operations
+// that a waiting host thread needs. While nobody waits, it first lets time pass, so that a host
+// that reads without waiting sees old data. In some periods ("haste") it does the opposite and runs
+// an operation before the call that enqueues it returns, so that data that the host writes too late
+// is missed.
 //
-// A kernel is loaded by its first launch. On a GPU that may wait for the whole device, so while a
-// function of the host is in a queue it may never end, and the emulator ends the process.
+// A kernel is loaded by its first launch. On a GPU loading may wait for the whole device, so it may
+// never end while a host function is in a queue; the emulator then ends the process.
 //
-// A test may let the device fail or stand still after some operations (Trouble).
+// A test may let the device fail or hang after some operations (Trouble).
 //
-// One mutex guards everything here; names ending in _locked are called with it held.
+// One mutex guards everything here; functions whose names end in _locked require it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ namespace dp::cuda_on_cpu {
 
 using Clock = std::chrono::steady_clock;
 
-// The end of an enqueued operation.
+// The completion of an enqueued operation.
 struct Record {
   bool is_done = false;
   Clock::time_point time;
@@ -43,14 +43,14 @@ using RecordPtr = std::shared_ptr<Record>;
 
 struct Capture;
 
-// What an event stands for at present: the last record, or a place in a capture.
+// The current meaning of an event: the last record, or a place in a capture.
 struct EventState {
   RecordPtr record;
   std::shared_ptr<Capture> capture;
   std::vector<std::size_t> after;  // nodes of the capture
 };
 
-// A node of a graph: work, or the marking of an event (or neither: a join).
+// A node of a graph: work, or the recording of an event (or neither: a join).
 struct Node {
   std::function<void()> work;
   bool is_host = false;  // a function of the host
@@ -88,7 +88,7 @@ struct Operation {
 
 }  // namespace dp::cuda_on_cpu
 
-// The types that CUDA's handles point to.
+// The types behind CUDA's handles.
 struct CUstream_st {
   std::deque<dp::cuda_on_cpu::Operation> operations;
   std::vector<dp::cuda_on_cpu::RecordPtr> waits;  // of the next operation
@@ -116,7 +116,7 @@ struct CUgraphExec_st {
 
 namespace dp::cuda_on_cpu {
 
-// What the environment lets happen to the device: "fail:N", "hang:N" or "count" (launch.hpp).
+// The device failure set by the environment: "fail:N", "hang:N" or "count" (launch.hpp).
 struct Trouble {
   enum class Kind { none, fail, hang, count } kind = Kind::none;
   std::uint64_t after = 0;  // operations
@@ -128,25 +128,24 @@ class Queue {
 
   std::mutex mutex;
 
-  // Null or 1 is the legacy default stream; null when there is no such stream (any more).
+  // Null or 1 is the legacy default stream. Returns null if there is no such stream (any more).
   [[nodiscard]] cudaStream_t find_locked(cudaStream_t stream);
   [[nodiscard]] cudaStream_t legacy() { return &legacy_; }
   cudaStream_t create_locked(unsigned flags, int priority, int device);
   void destroy_locked(cudaStream_t stream);
 
-  // Appends to a stream (that is not capturing).
+  // Appends to a stream that is not capturing.
   RecordPtr append_locked(cudaStream_t stream, Operation operation);
-  // After an append, without the mutex: in the stretches of haste waits until the worker can do
-  // nothing more.
+  // Call after an append, without the mutex: in periods of haste, waits until the worker is idle.
   void after_enqueue(std::unique_lock<std::mutex>& lock);
   void wait(std::unique_lock<std::mutex>& lock, const RecordPtr& record);
   [[nodiscard]] std::vector<RecordPtr> last_records_locked(int device) const;
 
-  // The kernel, or whatever stands for one, is there for launches. Every launch calls it; it ends
-  // the process where loading may never end.
+  // Called by every launch: loads the kernel (or whatever `kernel` identifies) if necessary. Ends
+  // the process if loading may never end.
   void load_by_launch_locked(const void* kernel);
 
-  // A capture that forbids the calling thread what may wait or allocate, or null.
+  // The capture that forbids the calling thread to wait or allocate, or null.
   [[nodiscard]] std::shared_ptr<Capture> forbidding_locked() const;
   std::vector<std::shared_ptr<Capture>> captures;  // that are open
 
@@ -163,13 +162,13 @@ class Queue {
   void finish_locked(Record& record);
   // Runs the first operation, or one node of it.
   void run_one(std::unique_lock<std::mutex>& lock, CUstream_st& stream);
-  // Functions of the host run on threads of their own, since they may wait for what other streams
-  // or threads do. `node` is the place in the stream's graph.
+  // Host functions run on their own threads, because they may wait for other streams or threads.
+  // `node` is the place in the stream's graph.
   void run_host_function(CUstream_st& stream, std::function<void()> work, std::size_t node);
   void finish_node_locked(CUstream_st& stream, std::size_t node);
   void finish_first_locked(std::unique_lock<std::mutex>& lock, CUstream_st& stream);
-  // Counts an operation with something to do; false: the device has failed, and it is dropped. Does
-  // not return while the device stands still.
+  // Counts an operation that has work to do. False: the device has failed, and the operation is
+  // dropped. Does not return while the device hangs.
   [[nodiscard]] bool may_run(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool is_ready_locked(const CUstream_st& stream) const;
   void find_needed_locked(const CUstream_st* stream, std::vector<const CUstream_st*>& needed) const;

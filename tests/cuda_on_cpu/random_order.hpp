@@ -24,9 +24,9 @@ class Choices {
   std::uint64_t state_;
 };
 
-// i -> (factor i + shift) mod count: a permutation since factor and count share no divisor; count
-// is below 2^33. Every fourth is forwards and every fourth backwards, where mistakes of neighbours
-// show.
+// i -> (factor i + shift) mod count: a permutation, because factor and count are coprime. count is
+// below 2^33. Every fourth order is forwards and every fourth backwards, which reveals errors
+// between neighbours.
 class RandomOrder {
  public:
   RandomOrder() = default;

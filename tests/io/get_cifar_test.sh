@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests experiments/get_cifar.sh without a network: `curl` and `md5sum` are played by stand-ins.
+# Tests experiments/get_cifar.sh without a network: stand-ins replace `curl` and `md5sum`.
 #   get_cifar_test.sh SCRIPT
 set -euo pipefail
 
@@ -31,8 +31,8 @@ check() { # title, test...
   fi
 }
 
-# curl: counts its calls in $work/calls; appends to the --output file what it still lacks of the
-# file of that name in $work/site, or fails as without a network.
+# curl: records its calls in $work/calls. Appends the missing rest of the file of that name in
+# $work/site to the --output file, or fails as without a network.
 cat >"$work/bin/curl" <<'TEXT'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -43,7 +43,7 @@ source=$WORK/site/$(basename "$1")
 have=0; [ -f "$output" ] && have=$(stat -c %s "$output")
 tail -c +$((have + 1)) "$source" >>"$output"
 TEXT
-# md5sum: the official sum for a file whose bytes are those of the stand-in archive.
+# md5sum: the official sum for a file with the same bytes as the stand-in archive.
 cat >"$work/bin/md5sum" <<'TEXT'
 #!/usr/bin/env bash
 sum=00000000000000000000000000000000

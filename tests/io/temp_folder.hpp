@@ -14,7 +14,7 @@ namespace dp {
 
 class TempFolder {
  public:
-  // For tests that wait for the disk very often and do not lose power: a folder in memory.
+  // A folder in memory, for tests that sync very often and simulate no loss of power.
   struct InMemory {};
   explicit TempFolder(InMemory)
       : TempFolder(std::filesystem::is_directory("/dev/shm")

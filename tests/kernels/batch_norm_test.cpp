@@ -1,5 +1,5 @@
-// Batch normalisation on a device against the reference in double: all four forms, one or two
-// gradients, every aliasing that the contract allows, shapes, types, memory forms; and the same
+// Tests batch normalisation on a device against the reference in double: all four forms, one or two
+// gradients, every aliasing that the contract allows, shapes, types, memory layouts; and the same
 // bits for 1 and 2 threads.
 #include "kernels/batch_norm.hpp"
 
@@ -12,7 +12,8 @@
 namespace dp::test {
 namespace {
 
-// Ranks wait for each other in host functions here: before the first CUDA call of the program.
+// Ranks wait for each other in host functions here, so this runs before the program's first CUDA
+// call.
 const bool kExpectsHostWaits = (expect_host_waits(), true);
 
 struct NormCase {
@@ -26,12 +27,12 @@ void PrintTo(const NormCase& c, std::ostream* out) {
   *out << to_string(TensorDesc{c.shape, c.type, c.block}) << ", " << c.threads << " threads";
 }
 
-// Which tensors backward's outputs share memory with.
+// The tensors that backward's outputs share memory with.
 enum class Alias { none, dx_is_dy, addend_is_dy, crossed };
 
 class BatchNormTwin : public testing::TestWithParam<NormCase> {};
 
-// Everything that one forward and backward pass wrote, as bytes.
+// All bytes written by one forward and backward pass.
 using Bits = std::vector<std::vector<std::byte>>;
 
 Bits check(const NormCase& c, bool has_relu, bool has_addend, bool has_two, Alias alias) {
@@ -68,12 +69,11 @@ Bits check(const NormCase& c, bool has_relu, bool has_addend, bool has_two, Alia
   twin.backward(x.data(), y.data(), total.data(), gamma.data(), dx.data(), d_addend.data(),
                 d_gamma.data(), d_beta.data());
 
-  // fp32: y = x * scale + shift, whose two terms are about 30 / 0.58 = 50 here: three roundings of
-  // up to 50 * 2^-24 make 1e-5, in values whose root mean square goes down to a half; x - mean in
-  // backward carries less, but the rounding of the mean, 1e-6,
-  // is the same for all terms of d_gamma.
-  // bf16: up to two roundings (dx is made from the stored d_addend), 2^-9 each, of values up to 4
-  // times the root mean square, with scales that differ by 2 between channels.
+  // fp32: y = x * scale + shift, whose two terms are about 30 / 0.58 = 50 here. Three roundings of
+  // up to 50 * 2^-24 make 1e-5, in values whose root mean square goes down to a half. x - mean in
+  // backward has smaller errors, but the rounding of the mean, 1e-6, is the same for all terms of
+  // d_gamma. bf16: up to two roundings (dx is made from the stored d_addend), 2^-9 each, of values
+  // up to 4 times the root mean square, with scales that differ by 2 between channels.
   const double allowed = c.type == DataType::f32 ? 4e-5 : 3e-2;
   const double allowed_parameters = c.type == DataType::f32 ? 5e-5 : 1e-4;
 
@@ -186,7 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
         NormCase{{3, 9, 7, 32}, 32}, NormCase{{9, 17, 8, 64}, 64, DataType::bf16},
         NormCase{{3, 2, 2, 600}, 600}, NormCase{{2, 3, 3, 2080}, 2080, DataType::bf16}));
 
-// One sample of one pixel: the variance is 0 and the unbiased one is undefined; it stays finite.
+// One sample of one pixel: the variance is 0 and the unbiased one is undefined; results must stay
+// finite.
 TEST(BatchNorm, OneValuePerChannel) {
   const auto device = make_test_device({.tune = false});
   const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 16});
@@ -201,7 +202,8 @@ TEST(BatchNorm, OneValuePerChannel) {
 }
 
 // A mean thousands of times the deviation: sums of squares, 10^7 times the variance, would leave
-// nothing of it in fp32. The inputs are fp32 numbers, so the reference knows it exactly.
+// nothing of the variance in fp32. The inputs are fp32 numbers, so the reference knows the variance
+// exactly.
 TEST(BatchNorm, MeanFarFromZero) {
   const auto device = make_test_device({.tune = false});
   const TensorDesc desc = TensorDesc::nhwc({4, 16, 16, 8});
@@ -220,9 +222,9 @@ TEST(BatchNorm, MeanFarFromZero) {
   GuardedTensor t_x(desc, values), t_y(desc), gamma(ones), beta(zeros), mean(zeros), var(ones);
   norm->forward_training(t_x.view(), {},
                          {gamma.floats(), beta.floats(), mean.floats(), var.floats()}, t_y.view());
-  // A GPU adds deviations from the first value, below 2 and exact: a few roundings of their sums.
-  // The CPU's mean of an image comes from a sum near 2^20, each of its 256 roundings up to 2^-5, so
-  // it is off by 2^-5 at worst; the square of that is what the variance, 1/3, is off.
+  // A GPU adds deviations from the first value, which are below 2 and exact: only the sums round, a
+  // few times. The CPU's mean of an image comes from a sum near 2^20. Each of its 256 roundings is
+  // up to 2^-5, so the mean is off by 2^-5 at worst, and the variance, 1/3, by the square of that.
   EXPECT_LE(normalised_error(mean.values(), running_mean), 1e-6);
   EXPECT_LE(normalised_error(var.values(), running_var), on_gpu() ? 2e-6 : 3e-3);
 }
@@ -373,14 +375,14 @@ struct RankPart {
   bool has_addend;
 };
 
-// Parts of a batch on ranks, some with fewer images and one with none, are the whole batch in
-// double; the running statistics have the same bits on all ranks, also on the one without images,
-// and everything has the same bits again.
+// Parts of a batch on ranks, some with fewer images and one with none, give the results of the
+// whole batch in double. The running statistics are bit-identical on all ranks, also on the one
+// without images, and a second run gives the same bits.
 TEST(BatchNorm, ImagesOfAllRanks) {
   const NormCase c{{6, 5, 4, 24}, on_gpu() ? 24u : 8u};
   const std::size_t count = c.shape.elements(), channels = c.shape.c;
   Doubles x = random_values(count, 1);
-  // Ranks differ much more than the images of one.
+  // The ranks' means differ much more than the images of one rank.
   for (std::size_t i = 0; i < count; ++i) {
     const double place = i < count / 2 ? 20.0 : 23.0;
     x[i] = static_cast<double>(static_cast<float>(x[i] + place));

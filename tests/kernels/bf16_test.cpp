@@ -1,6 +1,6 @@
-// Every rounding to bf16 of ours against that of NVIDIA's toolkit for the host (cuda_bf16.h): all
-// upper halves of a float with the lower halves at which roundings turn; with DP_ALL_FLOATS=1 in
-// the environment, all floats (half a minute).
+// Compares every one of our roundings to bf16 with NVIDIA's toolkit on the host (cuda_bf16.h): all
+// upper halves of a float, combined with the lower halves around which rounding changes. With
+// DP_ALL_FLOATS=1 in the environment, all floats (half a minute).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -33,14 +33,15 @@ std::uint16_t toolkits(std::uint32_t bits) {
 bool is_nan(std::uint32_t bits) { return (bits & 0x7FFFFFFFu) > 0x7F800000u; }
 bool is_bf16_nan(std::uint16_t bits) { return (bits & 0x7FFFu) > 0x7F80u; }
 
-// Whether all our roundings of a float are right. A NaN stays one; which, is a rounding's own.
+// Whether all our roundings of a float are right. A NaN must stay a NaN; which one depends on the
+// rounding.
 bool are_right(std::uint32_t bits) {
   const float value = std::bit_cast<float>(bits);
   const std::uint16_t right = toolkits(bits);
   const bool of_kernels = cuda::from_float<bf16>(value).bits == right;
   const std::uint16_t cpus = cpu::store<bf16>(value).bits;
   const bool of_cpu = is_nan(bits) ? is_bf16_nan(cpus) : cpus == right;
-  // The codec is given finite values and clamps those that would become infinite.
+  // The codec takes finite values only and clamps values that would become infinite.
   const bool is_clamped = (right & 0x7FFFu) == 0x7F80u;
   const std::uint16_t wanted = is_clamped ? static_cast<std::uint16_t>(right - 1) : right;
   const bool is_codecs = (bits & 0x7FFFFFFFu) < 0x7F800000u;
@@ -76,7 +77,7 @@ TEST(Bf16, IsReadAsTheToolkitReadsIt) {
 }
 
 #ifdef DP_HAVE_CUDA
-// A GPU has instructions of its own for it: one for a value, and one for two.
+// A GPU has its own instructions for it: one for a single value, and one for two.
 TEST(Bf16, ADeviceRoundsAsItsToolkitDoesOnTheHost) {
   if (!test::on_gpu()) GTEST_SKIP() << "about GPUs";
   const auto device = test::make_test_device({.tune = false});

@@ -1,6 +1,6 @@
-// The way of gradients between a GPU and the thread that exchanges them: what this thread sees when
-// a bucket is final, that sums come back before the next operation reads them, in recordings that
-// are replayed, on both paths.
+// Tests the path of gradients between a GPU and the exchanging thread, on both paths, also in
+// replayed recordings: that thread sees the bucket's values when it is final, and the next
+// operation sees the sums.
 #include "kernels/bucket_link.hpp"
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace dp::test {
 namespace {
 
-// The second one is empty; the last ones are of odd lengths.
+// The second bucket is empty; the last ones have odd lengths.
 const std::vector<BucketSlice> kBuckets = {{70000, 5003}, {70000, 0}, {1003, 68997}, {0, 1003}};
 constexpr std::size_t kCount = 75003;
 
@@ -26,7 +26,7 @@ class Link : public testing::TestWithParam<bool> {
   }
 };
 
-// Waits for a bucket as the reducer does; false after a minute, or when told to stop.
+// Waits for a bucket like the reducer. False after a minute, or if stopped.
 bool poll(const BucketLink& link, std::size_t bucket, const std::stop_token& stop) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!link.is_final(bucket)) {
@@ -36,8 +36,8 @@ bool poll(const BucketLink& link, std::size_t bucket, const std::stop_token& sto
   return true;
 }
 
-// In each step "backward" adds 1 to what the gradient holds, bucket by bucket, the exchange checks
-// that and puts the step's sum in its place, and the "update" copies the sums away.
+// In each step "backward" adds 1 to the gradient, bucket by bucket. The exchange checks the values
+// and replaces them by the step's sum, and the "update" copies the sums away.
 TEST_P(Link, CarriesGradientsOverSteps) {
   const bool is_host_path = GetParam();
   const TestDevice device = make_test_device({.tune = false});
@@ -105,14 +105,14 @@ TEST_P(Link, CarriesGradientsOverSteps) {
     EXPECT_EQ(late, 0) << "step " << step;
     EXPECT_EQ(wrong, 0) << "step " << step;
     std::vector<float> sums(kCount);
-    // Not in every step, since it waits: steps that follow each other at once are the harder case.
+    // Not in every step, because it waits: consecutive steps without a wait are the harder case.
     if (step % 3 != 1) continue;
     device->download(sums.data(), result, kCount * sizeof(float));
     EXPECT_EQ(sums, std::vector<float>(kCount, sum)) << "step " << step;
   }
 }
 
-// Nothing to tell is not an error, in a recording either.
+// Without buckets there is no error, in a recording either.
 TEST_P(Link, HasNoBuckets) {
   const TestDevice device = make_test_device({.tune = false});
   const Device::Memory memory = device->allocate(4), host = device->allocate_host(4);

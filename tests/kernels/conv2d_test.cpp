@@ -1,5 +1,5 @@
-// A device's convolution against the reference in double: shapes, types, memory forms, threads and
-// every method. On a GPU also: parts of a batch, recordings, equal bits.
+// Tests a device's convolution against the reference in double: shapes, types, memory layouts,
+// threads and every method. On a GPU also: parts of a batch, recordings, equal bits.
 #include "kernels/conv2d.hpp"
 
 #include "tests/kernels/kernel_testing.hpp"
@@ -34,14 +34,18 @@ void PrintTo(const ConvCase& c, std::ostream* out) {
        << ", " << c.threads << " threads";
 }
 
-// Largest error over the root mean square. fp32: a running sum of n terms rounds off n times by at
-// most 2^-24 of itself, at random: 6e-8 sqrt(n / 2), times 4 for the largest among some thousand
-// values, is below 2e-7 sqrt(n). Winograd F(4x4, 3x3) multiplies by up to 5 and back: 3 times that
-// was measured at most, 4 are allowed. bf16: weights and output are rounded, 2^-9 each, and the
-// largest of some thousand values is 4 times the root mean square: 1.6e-2. TF32: tensor cores may
-// cut both factors of a product off after 10 bits, by 2^-11 on average and by up to 2^-10. So sums
-// shrink by 2^-10, 1e-3, and scatter by 2^-10 sqrt(2 / 12), 4e-4; of the largest again 4
-// times: 5.6e-3.
+// Tolerances: largest error divided by the root mean square.
+//
+// fp32: a running sum of n terms rounds n times by at most 2^-24 of itself, at random: 6e-8 sqrt(n
+// / 2). Times 4 for the largest of some thousand values, this is below 2e-7 sqrt(n). Winograd
+// F(4x4, 3x3) multiplies by up to 5 and back: at most 3 times that was measured, 4 are allowed.
+//
+// bf16: weights and output are rounded, 2^-9 each, and the largest of some thousand values is 4
+// times the root mean square: 1.6e-2.
+//
+// TF32: tensor cores may truncate both factors of a product after 10 bits, by 2^-11 on average and
+// by up to 2^-10. Sums therefore shrink by 2^-10, 1e-3, and scatter by 2^-10 sqrt(2 / 12), 4e-4;
+// times 4 for the largest: 5.6e-3.
 double tolerance(const ConvCase& c, const Shape& y, bool is_winograd) {
   if (c.type == DataType::bf16) return 2e-2;
   const std::size_t terms =
@@ -50,8 +54,8 @@ double tolerance(const ConvCase& c, const Shape& y, bool is_winograd) {
   return c.is_tf32 ? 6e-3 + fp32 : fp32;
 }
 
-// A tensor in the device's own memory, which on a GPU is not where a GuardedTensor is: filled from
-// one, and copied back to it by fetch().
+// A tensor in the device's own memory (a GuardedTensor on a GPU is elsewhere): filled from a
+// GuardedTensor, and copied back to it by fetch().
 class DeviceTensor {
  public:
   DeviceTensor(Device& device, GuardedTensor& host) : device_(device), host_(host.view()) {
@@ -73,7 +77,7 @@ class DeviceTensor {
   Device::Memory memory_;
 };
 
-// Operands and results of all directions for one case, with what the reference says of them.
+// Operands and results of all directions for one case, with the reference's results.
 struct ConvProbe {
   reference::ConvShape shape;
   Conv2dDesc desc;
@@ -161,7 +165,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
               "forward " + c.method + ", data " + c.method + ", weights " + c.method);
   }
   const bool is_winograd = conv->algorithms().find("winograd") != std::string::npos;
-  // Twice: nothing may be left over from the first time, and the bits are the same.
+  // Twice: no state of the first run may remain, and the bits must be equal.
   const auto results = probe.run(*device, *conv);
   probe.expect_near(results, tolerance(c, y_shape, is_winograd), conv->algorithms());
   EXPECT_TRUE(probe.run(*device, *conv) == results) << conv->algorithms();
@@ -244,7 +248,7 @@ std::vector<ConvCase> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dTwin, testing::ValuesIn(cases()));
 
-// What is about a device that chooses, whichever it is: one shape of each type.
+// Tests of devices that choose among algorithms, CPU or GPU: one shape of each type.
 class Conv2dChoice : public testing::TestWithParam<DataType> {
  protected:
   [[nodiscard]] static ConvCase make_case() {
@@ -311,7 +315,8 @@ TEST_P(Conv2dChoice, RunsInARecording) {
   }
 }
 
-// A model's weights lie one behind the other: those behind an odd number of others are not aligned.
+// A model's weights are stored one after the other, so weights after an odd number of elements are
+// not aligned.
 TEST_P(Conv2dChoice, TakesWeightsAnywhere) {
   const auto device = make_test_device({.tune = false});
   if (skips(*device, GetParam())) GTEST_SKIP() << "no bf16 on this processor";

@@ -32,7 +32,7 @@ TEST(Crc32c, KnownValues) {
   }
 }
 
-// Bit after bit, as the polynomial is defined.
+// Bit by bit, as the polynomial is defined.
 std::uint32_t plainly(std::span<const std::byte> bytes) {
   std::uint32_t rest = ~0u;
   for (const std::byte byte : bytes) {
@@ -42,7 +42,7 @@ std::uint32_t plainly(std::span<const std::byte> bytes) {
   return ~rest;
 }
 
-// Every length around those at which another loop takes over, from every alignment.
+// Every length around the lengths at which another loop takes over, from every alignment.
 TEST(Crc32c, AllWaysGiveTheSame) {
   constexpr std::size_t kLongest = 30'000;
   const CounterRng rng(3, RandomStream::test);

@@ -1,6 +1,6 @@
-// What the installed cuDNN offers for the networks' convolutions on GPUs that are only described:
-// since 9.8 it plans without a device. Every one must have a way that gives the same bits every
-// time, in every precision and direction, or training would fail on a GPU at its first step.
+// Tests that the installed cuDNN can plan the networks' convolutions for GPUs that are only
+// described (possible since 9.8). Every convolution needs a way that gives the same bits every
+// time, in every precision and direction; otherwise training would fail at its first step on a GPU.
 #include "kernels/cuda/cudnn_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -133,12 +133,12 @@ TEST_P(CudnnPlans, LargeBatchesInBf16HaveTensorCores) {
     const ConvPlanner planner = plan(p);
     std::size_t built = 0;
     for (std::size_t i = 0; i < planner.count(); ++i) built += planner.build(i) != nullptr;
-    // The slow engines are two or three.
+    // There are two or three slow engines.
     EXPECT_GE(built, 10u) << to_string(p);
   }
 }
 
-// Without measurements the first way that can be built is taken.
+// Without measurements the first way that can be built is used.
 TEST_P(CudnnPlans, InBf16TensorCoresComeFirst) {
   for (ConvProblem p : problems()) {
     p.x_type = p.w_type = p.y_type = DataType::bf16;
@@ -154,8 +154,8 @@ TEST_P(CudnnPlans, InBf16TensorCoresComeFirst) {
   }
 }
 
-// conv_pass.hpp lets weight gradients come out in bf16 and copies them. Were that no longer needed,
-// this test says so.
+// conv_pass.hpp computes weight gradients in bf16 and copies them. This test fails if a future
+// cuDNN makes that unnecessary.
 TEST_P(CudnnPlans, NoneWritesFp32WeightGradientsFromBf16) {
   ConvProblem p = make_problem({128, 32, 32, 64}, 64, 3, 1);
   p.direction = ConvDirection::backward_weights;
@@ -163,8 +163,8 @@ TEST_P(CudnnPlans, NoneWritesFp32WeightGradientsFromBf16) {
   EXPECT_EQ(plan(p).count(), 0u);
 }
 
-// Planning the same again gives the same names in the same order: the table of choices is about
-// them.
+// Planning the same problem again gives the same names in the same order, because the table of
+// choices refers to them.
 TEST_P(CudnnPlans, NamesAreStable) {
   ConvProblem p = make_problem({128, 32, 32, 64}, 64, 3, 1);
   p.x_type = p.w_type = p.y_type = DataType::bf16;

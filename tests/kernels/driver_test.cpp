@@ -1,5 +1,5 @@
-// What is said where the driver is older than the CUDA that this program was built with: the real
-// runtime with a driver that is made up (old_driver.cpp, found through LD_LIBRARY_PATH).
+// Tests the message for a driver older than the CUDA of this build: the real runtime with a made-up
+// driver (old_driver.cpp, found through LD_LIBRARY_PATH).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -30,7 +30,7 @@ TEST(OldDriver, IsToldWhichOneIsNeeded) {
   }
 }
 
-// A release of the driver, and of CUDA: the two numbers that people can look up.
+// The releases of the driver and of CUDA: the two numbers that users can look up.
 TEST(NeededDriver, IsNamedByVersionToo) {
   const std::string driver = cuda::needed_driver();
   unsigned release = 0, major = 0, minor = 0;

@@ -1,4 +1,4 @@
-// Element by element operations, dropout, biases and the padding shortcut on a device, against the
+// Tests element-wise operations, dropout, biases and the padding shortcut on a device against the
 // reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1 and 2
 // threads.
 #include "kernels/elementwise.hpp"
@@ -85,8 +85,8 @@ TEST_P(TensorOperation, Scale) {
   EXPECT_EQ(t_x.values(), t_y.values()) << "in place";
 }
 
-// The mask is the reference's, value by value, in every memory form. Which images of the step a
-// rank has is a part of it: two ranks that share a batch draw what one rank draws.
+// The mask equals the reference's, value by value, in every memory layout. It depends on the rank's
+// images of the step: two ranks that share a batch draw the mask of one rank.
 TEST_P(TensorOperation, Dropout) {
   const DropoutRule rule{.probability = 0.3, .stream = 2};
   const Shared position(StepPosition{.seed = 5, .step = 7, .first_image = 1, .image_stride = 2});
@@ -193,8 +193,8 @@ class EveryType : public testing::TestWithParam<DataType> {
   const DataType type_ = GetParam();
 };
 
-// Packs of 16 bytes and single elements do the same: places that are not aligned, lengths that
-// leave a rest, tensors that are longer than one round of all threads, and empty ones.
+// Packs of 16 bytes and single elements give the same results: unaligned addresses, lengths with a
+// remainder, tensors longer than one round of all threads, and empty ones.
 TEST_P(EveryType, AnyPlaceAndLength) {
   for (const std::size_t count : {0u, 1u, 9u, 100003u}) {
     for (const std::size_t skipped : {0u, 1u}) {
@@ -288,7 +288,7 @@ TEST(Gelu, EndsOfTheRange) {
   for (const double v : ones.values()) EXPECT_TRUE(std::isnan(v));
 }
 
-// Every device draws and calculates the same: whatever the test's device is, the CPU agrees.
+// Every device draws and computes the same bits: the test's device agrees with the CPU.
 TEST(SameBits, OnEveryDevice) {
   const auto device = make_test_device({.tune = false});
   const std::unique_ptr<Device> cpu = make_device({.threads = 2, .tune = false});
@@ -312,7 +312,7 @@ TEST(SameBits, OnEveryDevice) {
   });
 }
 
-// Seed, step, stream and place each change the mask; the share of zeros is p.
+// Seed, step, stream and position each change the mask; the fraction of zeros is p.
 TEST(Dropout, MaskIsAFunctionOfItsPlace) {
   const auto device = make_test_device({.tune = false});
   constexpr std::size_t kCount = 40000;

@@ -11,7 +11,7 @@
 namespace dp {
 namespace {
 
-// What a program makes of something that was thrown: its exit code and its message.
+// The exit code and message that a program derives from something thrown.
 struct Verdict {
   int exit_code;
   std::string message;
@@ -52,7 +52,7 @@ TEST(Error, MessageIsFormatted) {
   EXPECT_EQ(verdict.message, "--batch-size 0: must be 1 to many");
 }
 
-// A text of the user's with braces in it is no format.
+// A user's text that contains braces is not a format string.
 TEST(Error, MessageIsTakenAsItIs) {
   const std::string braces = "{} {0} {name} %s";
   EXPECT_EQ(verdict_of([&] { throw Error(ErrorKind::data, braces); }).message, braces);
@@ -92,7 +92,7 @@ TEST(Error, WhatIsNotOursIsInternal) {
   EXPECT_EQ(number.message, "an exception of unknown type");
 }
 
-// The exception stays in flight: whoever asked for the exit code may still pass it on.
+// The exception stays in flight, so the caller may still rethrow it.
 TEST(Error, ExceptionCanBeThrownOn) {
   EXPECT_THROW(
       {
@@ -132,7 +132,7 @@ TEST(Assert, WhereItHoldsNothingIsFormatted) {
 }
 #endif
 
-// One statement: it may stand before an else.
+// DP_ASSERT is a single statement: it may precede an else.
 TEST(Assert, IsOneStatement) {
   bool is_else = false;
   if (is_else)

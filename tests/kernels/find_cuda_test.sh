@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which headers of cuDNN the build takes, and what it says of others:  find_cuda_test.sh CMAKE SOURCE
-# The toolkit is made up: an nvcc that tells its version and compiles nothing.
+# Tests which headers of cuDNN the build accepts, and its message about others:  find_cuda_test.sh CMAKE SOURCE
+# The toolkit is fake: an nvcc that prints its version and compiles nothing.
 set -euo pipefail
 
 cmake=$1 source=$2
@@ -32,7 +32,7 @@ check() { # version of cuDNN, what is said
 check 8.9.7 "cuDNN 8.9.7 in $scratch/include: 9.8 or later is needed"
 check 9.0.0 "cuDNN 9.0.0 in $scratch/include: 9.8 or later is needed"
 check 9.7.1 "cuDNN 9.7.1 in $scratch/include: 9.8 or later is needed"
-# These are taken, so that it comes to nvcc's turn.
+# These headers are accepted, so nvcc is tested next.
 check 9.8.0 "cannot compile and link a small program"
 check 9.10.2 "cannot compile and link a small program"
 exit $((failures > 0))

@@ -115,7 +115,7 @@ for path in sys.argv[1:]:
 assert kernels, "no kernel was found"
 looked_at = sorted({architecture for architecture, _ in kernels} & {80, 90})
 for architecture in looked_at:
-    # As many as there are forms: statistics, 4 of normalise, and those of backward.
+    # One per variant: statistics, 4 of normalise, and the variants of backward.
     assert normalising.get(architecture, 0) >= 10 and marking.get(architecture) == 1, (normalising, marking)
 print(f"{len(kernels)} kernels; {sum(normalising.values())} of batch normalisation and {sum(marking.values())} of marks")
 for failure in sorted(failures):

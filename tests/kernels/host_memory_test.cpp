@@ -1,4 +1,4 @@
-// Which limit of a process's memory binds, read from files as the kernel writes them.
+// Tests which limit of a process's memory binds, with files in the kernel's format.
 #include "kernels/host_memory.hpp"
 
 #include <gtest/gtest.h>

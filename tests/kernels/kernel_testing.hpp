@@ -1,4 +1,4 @@
-// What tests of operations share: tensors between guard bytes, whose values are set and read in
+// Helpers for tests of operations: tensors between guard bytes, whose values are set and read in
 // NHWC order as doubles whatever their type and block; reproducible values; normalised errors;
 // central differences.
 #pragma once
@@ -35,8 +35,8 @@ inline Doubles random_values(std::size_t count, std::uint64_t key, DataType type
   return values;
 }
 
-// A tensor between guards. Starts as NaN, so that what an operation does not assign, or adds to,
-// shows.
+// A tensor between guard bytes. Starts as NaN, which reveals values that an operation does not
+// assign, or adds to.
 class GuardedTensor {
  public:
   explicit GuardedTensor(const TensorDesc& desc) : desc_(desc), bytes_(allocate_shared(size())) {
@@ -58,8 +58,7 @@ class GuardedTensor {
   [[nodiscard]] float* floats() { return view().as<float>(); }
   [[nodiscard]] std::span<float> span() { return {floats(), desc_.shape.elements()}; }
 
-  // The values in NHWC order, once everything that was enqueued has run; checks the guards on the
-  // way.
+  // The values in NHWC order, after all enqueued operations have run. Also checks the guards.
   [[nodiscard]] Doubles values() {
     synchronize_devices();
     for (std::size_t i = 0; i < size(); ++i) {
@@ -149,7 +148,7 @@ inline double dot(const Doubles& a, const Doubles& b) {
   return sum;
 }
 
-// A tuning table in which every choice of `table`, one a line, reads `method`.
+// A tuning table in which every choice of `table` (one per line) is `method`.
 inline std::string with_method(const std::string& table, const std::string& method) {
   std::string changed;
   for (std::size_t at = 0; at < table.size();) {
@@ -163,12 +162,12 @@ inline std::string with_method(const std::string& table, const std::string& meth
   return changed;
 }
 
-// Why a case is skipped on a GPU, where activations are NHWC alone.
+// Why a case is skipped on a GPU, where activations are always NHWC.
 inline constexpr const char* kCpuBlocks = "blocks of channels are the CPU's";
 
 inline bool skips(const Device& device, DataType type) { return !device.supports(type); }
 
-// A tensor, and how many threads work on it.
+// A tensor and the number of threads that work on it.
 struct Form {
   Shape shape;
   std::size_t block;

@@ -1,4 +1,4 @@
-// cuDNN and cuBLAS as they are installed here: they open, and say what they are. Needs no GPU.
+// Tests the installed cuDNN and cuBLAS: they open, and report their versions. Needs no GPU.
 #include "kernels/cuda/libraries.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(Libraries, OpenAndTellTheirVersions) {
   EXPECT_GE(parts[3], 12u);
 }
 
-// The first call of the backend API opens cuDNN's inner libraries: a broken installation shows
+// The first call of the backend API opens cuDNN's inner libraries, so a broken installation fails
 // here.
 TEST(Libraries, CudnnFindsItsOwnParts) {
   if (const std::string why = Libraries::why_missing(); !why.empty()) GTEST_SKIP() << why;
@@ -41,7 +41,7 @@ TEST(Libraries, CudnnFindsItsOwnParts) {
   EXPECT_EQ(cudnn_api().destroy_descriptor(descriptor), CUDNN_STATUS_SUCCESS);
 }
 
-// The scan over batch sizes ends where memory does, whoever notices it.
+// The scan over batch sizes ends when memory runs out, whoever detects it.
 TEST(Libraries, TheirLackOfMemoryIsOurs) {
   if (const std::string why = Libraries::why_missing(); !why.empty()) GTEST_SKIP() << why;
   EXPECT_THROW(DP_CHECK_CUDNN(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED), OutOfMemory);

@@ -1,4 +1,5 @@
-// The network's head on a device against the reference: linear layer, softmax with cross-entropy.
+// Tests the network's head on a device against the reference: linear layer, softmax with
+// cross-entropy.
 #include "kernels/linear.hpp"
 
 #include "kernels/softmax_cross_entropy.hpp"

@@ -1,4 +1,4 @@
-// libcuda.so.1 of a driver from 2023: it knows CUDA 12.2, and nothing can be done with it.
+// A fake libcuda.so.1 of a driver from 2023: it reports CUDA 12.2 and does nothing else.
 #include <cstring>
 
 namespace {
@@ -15,7 +15,7 @@ int cuDriverGetVersion(int* version) {
   return 0;
 }
 
-// The runtime takes all functions from here.
+// The runtime gets all functions from here.
 int cuGetProcAddress_v2(const char* name, void** function, int, unsigned long, void*) {
   using Function = void (*)();
   const auto is = [&](const char* other) { return std::strcmp(name, other) == 0; };

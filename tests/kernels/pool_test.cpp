@@ -1,5 +1,6 @@
-// Pooling and concatenation on a device, against the reference: types, blocks, windows that
-// overlap, have gaps or hang over the image's edge, equal values, NaN, outputs that are not wanted.
+// Tests pooling and concatenation on a device against the reference: types, blocks, windows that
+// overlap, have gaps or extend beyond the image's edge, equal values, NaN, outputs that are not
+// wanted.
 #include "kernels/pool.hpp"
 
 #include "kernels/base/error.hpp"
@@ -31,7 +32,7 @@ const Pooling kPoolings[] = {
     {.window = {4, 2}, .stride = {1, 3}, .padding = {2, 0}, .counts_padding = false},
 };
 
-// Whether all windows fit on such an image.
+// Whether all windows fit on an image of this size.
 bool fits(const Shape& x, const Pooling& p) {
   return x.h + 2 * p.padding.h >= p.window.h && x.w + 2 * p.padding.w >= p.window.w;
 }
@@ -127,7 +128,7 @@ TEST_P(PoolOperation, GlobalAverage) {
   EXPECT_LE(normalised_error(t_dx.values(), dx), tolerance(form_.type));
 }
 
-// Beside parts of the same and of other blocks; on the way back one part is not wanted.
+// Parts with the same and with other blocks; in backward one part is not wanted.
 TEST_P(PoolOperation, Concatenate) {
   const std::size_t channels[] = {form_.shape.c, 5, 2 * form_.shape.c};
   std::size_t all = 0;
@@ -183,7 +184,7 @@ TEST(Pooling, ShapesAreThoseOfTorch) {
   EXPECT_EQ(pooled_shape(x, {.window = 3, .stride = 2, .padding = 1}), (Shape{2, 56, 29, 5}));
   EXPECT_EQ(pooled_shape(x, {.window = 3, .stride = 2}), (Shape{2, 55, 28, 5}));
   EXPECT_EQ(pooled_shape(x, {.window = {7, 1}, .stride = {1, 4}}), (Shape{2, 106, 15, 5}));
-  // A window that has no pixel of the image, or more of them than there are.
+  // A window with no pixel of the image, or larger than the image.
   EXPECT_THROW(static_cast<void>(pooled_shape(x, {.window = 3, .padding = 2})), Error);
   EXPECT_THROW(static_cast<void>(pooled_shape({1, 2, 9, 1}, {.window = 3})), Error);
 }

@@ -1,8 +1,8 @@
-// The counter-based generator: known answers, no state, and statistics. The statistics are of fixed
-// numbers, so that they pass always or never. Each is a chi-square X of f degrees of freedom, for
-// which (Laurent and Massart 2000) X - f is above 2 sqrt(f x) + 2 x, or below -2 sqrt(f x), each
-// with a probability of at most exp(-x): 8e-7 for x = 14. Too even a distribution fails, too: that
-// is a counter, not a random number.
+// Tests the counter-based generator: known answers, no state, and statistics. The statistics are of
+// fixed numbers, so they always pass or always fail. Each is a chi-square X of f degrees of
+// freedom, for which (Laurent and Massart 2000) X - f is above 2 sqrt(f x) + 2 x, or below -2
+// sqrt(f x), each with a probability of at most exp(-x): 8e-7 for x = 14. A distribution that is
+// too even also fails: it would be a counter, not random.
 #include "kernels/base/random.hpp"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(Mix64, IsSplitMix64) {
   }
 }
 
-// What a seed means: computed by another implementation of the formula in random.hpp.
+// Pins the meaning of a seed, computed by another implementation of the formula in random.hpp.
 TEST(CounterRng, KnownAnswers) {
   struct Answer {
     CounterRng rng;
@@ -114,12 +114,12 @@ TEST(CounterRng, OrderDoesNotMatter) {
     backwards[i] = copy.bits(i);
   }
   EXPECT_EQ(forwards, backwards);
-  // It needs no memory and no start: the compiler can do it.
+  // It needs no memory and no initialisation: the compiler can evaluate it.
   static_assert(CounterRng(1, RandomStream::codec, 7, 3).bits(1) == 0xF428D6E487DFF86Au);
 }
 
-// No two of many positions, keys and streams give the same 64 bits: of n draws n^2 / 2^65 pairs
-// would by chance, here 5e-10.
+// Many positions, keys and streams all give different 64 bits. Of n draws, n^2 / 2^65 pairs would
+// be equal by chance, here 5e-10.
 TEST(CounterRng, PositionsKeysAndStreamsDiffer) {
   std::vector<std::uint64_t> all;
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -181,13 +181,13 @@ TEST(CounterRng, ValuesAreUniform) {
     expect_uniform(
         n, kCount, [&](auto i) { return kRng.below(n, i); }, "below " + std::to_string(n));
   }
-  // Counters begin far from zero and advance in steps, which is what they do in a run.
+  // Counters start far from zero and advance in steps, as in a run.
   expect_uniform(
       256, kCount, [](auto i) { return kRng.below(256, (std::uint64_t{1} << 40) + 64 * i); },
       "positions in steps of 64");
 }
 
-// Pairs that must not know of each other, as one of 16 x 16 cells.
+// Pairs that must be independent, counted in 16 x 16 cells.
 TEST(CounterRng, NeighboursAreIndependent) {
   constexpr std::size_t kCount = 100'000;
   const auto expect_independent = [](const std::string& what, auto first, auto second) {
@@ -210,7 +210,7 @@ TEST(CounterRng, NeighboursAreIndependent) {
       [](std::uint64_t i) { return CounterRng(1, RandomStream::codec, i + 1).bits(0); });
 }
 
-// The normal distribution's own probability turns its deviates into uniform values.
+// The normal distribution's cumulative probability turns its deviates into uniform values.
 TEST(Normal, IsNormal) {
   constexpr std::size_t kCount = 100'000;
   expect_uniform(

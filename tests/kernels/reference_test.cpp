@@ -1,5 +1,5 @@
-// The readable twins in tests/kernels/reference, in double, against central differences: every
-// gradient of every operation with respect to every input and parameter.
+// Tests the readable twins in tests/kernels/reference, in double, against central differences:
+// every gradient of every operation with respect to every input and parameter.
 #include "kernels/base/error.hpp"
 #include "kernels/conv2d.hpp"
 #include "tests/kernels/kernel_testing.hpp"
@@ -58,7 +58,8 @@ TEST(Reference, Conv2dCountsPixels) {
   EXPECT_EQ(y, (Doubles{4, 6, 4, 6, 9, 6, 4, 6, 4}));
 }
 
-// A 1x3 kernel (1, 2, 4) over a row of one pixel each: the kernel's width runs along the image's.
+// A 1x3 kernel (1, 2, 4) over a one-pixel-high row: the kernel's width runs along the image's
+// width.
 TEST(Reference, Conv2dKernelsLieAsTheyAreNamed) {
   const reference::ConvShape shape{{1, 2, 3, 1}, {1, 2, 3, 1}, {1, 3}, 1, {0, 1}};
   const Doubles x{0, 1, 0, 1, 0, 0}, w{1, 2, 4};

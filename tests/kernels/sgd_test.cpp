@@ -1,5 +1,5 @@
-// The optimiser's update and the norm on a device: against the reference, and the same bits for
-// every number of threads.
+// Tests the optimiser's update and the norm on a device: against the reference, and the same bits
+// for every number of threads.
 #include "kernels/sgd.hpp"
 
 #include "tests/kernels/kernel_testing.hpp"
@@ -84,7 +84,7 @@ TEST(Sgd, SameBitsAsOnCpu) {
   }
 }
 
-// What a recording reads may be another number in every replay; the norm comes from the queue.
+// The values that a recording reads may differ in every replay; the norm comes from the queue.
 TEST(Sgd, RecordingReadsStepAndNormAnew) {
   const auto device = make_test_device({.tune = false});
   constexpr std::size_t kCount = 4099;

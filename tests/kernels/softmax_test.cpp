@@ -1,6 +1,6 @@
-// Softmax and cross-entropy where a GPU shares the work among warps and blocks: many samples, many
-// classes and one, ties between lanes, labels that are none. (What every device does with a few
-// samples is in linear_test.cpp.)
+// Tests softmax and cross-entropy in cases that a GPU divides among warps and blocks: many samples,
+// many classes and one class, ties between lanes, invalid labels. (linear_test.cpp tests a few
+// samples on every device.)
 #include "kernels/softmax_cross_entropy.hpp"
 
 #include "tests/kernels/kernel_testing.hpp"
@@ -66,7 +66,8 @@ TEST(SoftmaxCrossEntropy, LowestOfManyTiesWins) {
   EXPECT_EQ(sums.value().correct, 2) << "class 0 of the first row, 5 of the third";
 }
 
-// On a CPU that is a bug of ours and says so; a GPU cannot, but it must not read beside the row.
+// On a CPU an invalid label is reported as a bug of ours. A GPU cannot report it, but must not read
+// outside of the row.
 TEST(SoftmaxCrossEntropy, LabelOutsideOfClassesGivesNan) {
   if (!on_gpu()) GTEST_SKIP() << "a CPU throws";
   const auto device = make_test_device({.tune = false});

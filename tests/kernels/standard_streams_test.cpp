@@ -17,8 +17,8 @@ bool fails_as_if_closed(int stream) {
   return moved == -1 && errno == EBADF;
 }
 
-// In a process whose descriptors of `closed` (bit 0: standard input, ...) are closed: what is wrong
-// after the call, as an exit code; 0: nothing.
+// Runs in a process in which the descriptors in `closed` (bit 0: standard input, ...) are closed.
+// Returns what is wrong after the call as an exit code; 0: nothing.
 int verdict(int closed) {
   int ends[2];
   if (::pipe(ends) != 0) return 1;
@@ -33,7 +33,7 @@ int verdict(int closed) {
   for (int stream = 0; stream < 3; ++stream) {
     const bool was_closed = (closed & (1 << stream)) != 0;
     if (fails_as_if_closed(stream) != was_closed) return 10 + stream;
-    // What the process starts (exec) needs them, too.
+    // Programs that the process starts (exec) need them, too.
     if ((::fcntl(stream, F_GETFD) & FD_CLOEXEC) != 0) return 20 + stream;
   }
   return 0;

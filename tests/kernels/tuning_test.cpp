@@ -1,4 +1,4 @@
-// The table of algorithm choices, and that it reproduces a convolution's choices.
+// Tests the table of algorithm choices, and that it reproduces a convolution's choices.
 #include "kernels/tuning.hpp"
 
 #include "kernels/base/error.hpp"
@@ -38,7 +38,8 @@ TEST(Tuning, FixedRuleComesFirstWithinNoise) {
   EXPECT_EQ(tuning.choose("k", kNames, std::ref(clock)), 0u);
 }
 
-// What is far behind after the first round is not run again, and neither is what then wins alone.
+// A candidate that is far behind after the first round is not run again; neither is a candidate
+// that is left alone as the winner.
 TEST(Tuning, SkipsWhatCannotWin) {
   Tuning tuning(true);
   Clock clock{{1.0e-3, 0.95e-3, 2.0e-3}};
@@ -89,7 +90,8 @@ TEST(Tuning, ImportRejectsWhatExportDidNotWrite) {
   }
 }
 
-// Two ranks: what one measured, the other takes over, whatever it would have measured itself.
+// Two ranks: one measures, and the other takes over its choices whatever it would have measured
+// itself.
 TEST(Tuning, ConvolutionsTakeTheTableOver) {
   const auto measuring = make_test_device({.tune = true});
   const auto receiving = make_test_device({.tune = true});

@@ -1,6 +1,6 @@
-// The updates of Adam, LARS and Muon, and the loops of mix.hpp, on a device: against the reference
-// in double, the same bits for every number of threads, and, where they are not products of
-// matrices, the same bits on a GPU as on a CPU.
+// Tests the updates of Adam, LARS and Muon, and the loops of mix.hpp, on a device: against the
+// reference in double, the same bits for every number of threads, and, except for matrix products,
+// the same bits on a GPU as on a CPU.
 #include <cmath>
 #include <utility>
 
@@ -108,7 +108,7 @@ TEST(Lars, EqualsReferenceOverSteps) {
   }
 }
 
-// A gradient of zero, as in a layer behind a dead ReLU, is no division by zero.
+// A zero gradient, as in a layer after a dead ReLU, must not cause a division by zero.
 TEST(Lars, ZeroNormsAreNotAdaptedTo) {
   const LarsStep step;
   EXPECT_EQ(lars_ratio(step, {.parameters = 0.0, .gradients = 1.0}, 1.0f), 1.0f);
@@ -168,7 +168,7 @@ TEST(Muon, EqualsReferenceOverSteps) {
   }
 }
 
-// The five iterations take all singular values near 1, whatever they were before.
+// The five iterations bring all singular values near 1, whatever they were before.
 TEST(Muon, IterationsMakeRowsNearlyOrthonormal) {
   const auto device = make_test_device({.tune = false});
   constexpr std::size_t kRows = 8, kColumns = 50;
@@ -219,8 +219,8 @@ TEST(Mix, EqualsItsFormula) {
   }
 }
 
-// The loops over values give the same bits on a GPU and on a CPU. Muon's products of matrices are
-// left out: cuBLAS and Eigen add in different orders.
+// The loops over values give the same bits on a GPU and on a CPU. Muon's matrix products are left
+// out: cuBLAS and Eigen add in different orders.
 TEST(Updates, SameBitsAsOnCpu) {
   if (!on_gpu()) GTEST_SKIP() << "compares a GPU with the CPU";
   const auto gpu = make_test_device({.tune = false});

@@ -1,6 +1,6 @@
-// Our Winograd convolution: its error within a bound derived here, equal bits for any number of
-// threads and order in memory. conv2d_test.cpp compares it with the reference as it does all
-// methods. Run with AVX-512 and with AVX2.
+// Tests our Winograd convolution: its error is within a bound derived here, and its bits are equal
+// for any number of threads and memory layout. conv2d_test.cpp compares it with the reference, like
+// all methods. Run with AVX-512 and with AVX2.
 #include <array>
 
 #include "kernels/cpu/convolution_pass.hpp"
@@ -24,7 +24,7 @@ void PrintTo(const WinogradCase& c, std::ostream* out) {
        << c.padding.h << "x" << c.padding.w;
 }
 
-// One convolution's operands, and what the reference makes of them.
+// One convolution's operands, and the reference's results.
 struct Probe {
   DataType type;  // of activations
   Shape x_shape, y_shape;
@@ -70,7 +70,7 @@ struct Probe {
     GuardedTensor out = direction == Direction::forward         ? GuardedTensor(y_desc)
                         : direction == Direction::backward_data ? GuardedTensor(x_desc)
                                                                 : GuardedTensor(w.size());
-    // Scratch memory is of any content, and as large as it says.
+    // Scratch memory may hold anything, and is no larger than scratch_bytes().
     GuardedTensor scratch(pass->scratch_bytes() / sizeof(float));
     void* const forward[] = {in_x.view().data, in_w.view().data, out.view().data};
     void* const data[] = {in_dy.view().data, in_w.view().data, out.view().data};
@@ -138,9 +138,9 @@ struct Transform {
   }
 };
 
-// For each result, what its terms' absolute values give where they are added in Winograd's way.
-// Rounding a sum of n terms errs by at most n 2^-24 of that (Higham, "Accuracy and Stability of
-// Numerical Algorithms", section 3.1).
+// For each result, the sum of its terms' absolute values, added in Winograd's way. Rounding a sum
+// of n terms errs by at most n 2^-24 of that sum (Higham, "Accuracy and Stability of Numerical
+// Algorithms", section 3.1).
 Doubles largest_terms(const Probe& probe, Direction direction) {
   const Transform t;
   const Shape& in = direction == Direction::backward_data ? probe.y_shape : probe.x_shape;
@@ -224,7 +224,7 @@ TEST_P(Winograd, ErrsWithinTheBound) {
           << "value " << i << ", direction " << static_cast<int>(direction);
       if (terms[i] > 0) largest = std::max(largest, std::abs(result[i] - expected[i]) / terms[i]);
     }
-    // The bound is a worst case. At most 0.92 of 2^-24 was measured (AVX2 and AVX-512).
+    // The bound is a worst case. The largest error measured was 0.92 of 2^-24 (AVX2 and AVX-512).
     EXPECT_LE(largest, 2 * 0x1p-24);
   }
 }

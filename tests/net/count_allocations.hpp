@@ -1,9 +1,9 @@
-// Counts the allocations that a piece of code makes on any thread, except those that oneDNN and the
-// OpenMP runtime make themselves.
+// Counts the allocations that a piece of code makes on any thread, except allocations that oneDNN
+// and the OpenMP runtime make themselves.
 //
 // It replaces the program's malloc, which glibc allows, so it sees operator new and C allocations.
-// An allocation belongs to a library if the innermost caller outside of libc and libstdc++ is in
-// that library. It does not count under sanitizers, which need their own malloc.
+// An allocation belongs to a library if its innermost caller outside libc and libstdc++ is in that
+// library. It does not count under sanitizers, which need their own malloc.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Values that C++ and the script make_golden.py derive in the same way from a name and a position,
-// so that fixtures need only hold results. See the script's `derived` and `initial`.
+// Values that C++ and make_golden.py derive in the same way from a name and a position, so that
+// fixtures store only results. See the script's `derived` and `initial`.
 #pragma once
 
 #include <cstddef>

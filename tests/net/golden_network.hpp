@@ -1,4 +1,4 @@
-// A network in the state from which make_golden.py starts, and its training step.
+// A network in make_golden.py's initial state, and its training step.
 #pragma once
 
 #include <algorithm>

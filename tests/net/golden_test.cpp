@@ -1,7 +1,7 @@
 // Compares whole networks with PyTorch in double (tests/net/fixtures, written by make_golden.py):
 // logits in training and evaluation, the loss, every tensor's gradient, running statistics, and the
-// losses of five training steps, one of them on a smaller batch. Runs with every method of
-// convolution, and with bf16.
+// losses of five training steps, one of them on a smaller batch. Runs with every convolution
+// method, and with bf16.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

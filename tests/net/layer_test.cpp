@@ -1,18 +1,19 @@
 // Tests every layer against the contract of net/layer.hpp. To add a layer, add one row to kRows:
-// its name, how it is made, the shapes of its inputs (small and odd), and where it can do less or
-// more than the contract says. The tester checks that
+// its name, how it is made, the shapes of its inputs (small and odd), and where it does less or
+// more than the contract. The tester checks that
 //
-//   - plan() promises the shape of output_shape();
-//   - forward and backward assign whole outputs, and stay inside them (guards, NaN before);
-//   - backward reads no input and no output that the layer says it does not read (they are NaN
-//     then), and leaves out gradients that are not needed; a layer that always computes them
-//     refuses to be planned for the images;
-//   - the gradient of every input and parameter equals the change of a random weighted sum of the
-//     output along random directions;
-//   - two gradients give what their sum gives, if accepts_two_gradients(); other layers do not
-//     read the second one.
+//   - plan() returns the shape of output_shape();
+//   - forward and backward assign their whole outputs and write nothing outside them (outputs are
+//     filled with NaN before and have guard bytes around them);
+//   - backward reads no input or output that the layer says it does not read (these are NaN), and
+//     omits gradients that are not needed; the plan() of a layer that always computes them refuses
+//     the images as input;
+//   - the gradient of every input and parameter predicts the change of a randomly weighted sum of
+//     the output along random directions;
+//   - with accepts_two_gradients(), two gradients give the same result as their sum; other layers
+//     do not read the second one.
 //
-// New arithmetic has its precise test in double in tests/kernels; this one finds wrong wiring.
+// The arithmetic is tested precisely, in double, in tests/kernels; this test finds wrong wiring.
 #include "net/layer.hpp"
 
 #include "kernels/base/error.hpp"
@@ -31,7 +32,7 @@ namespace {
 
 using net::Layer;
 
-// Whether a layer can leave out the gradient of its inputs. A layer that cannot must not read the
+// Whether a layer can omit the gradient of its inputs. A layer that cannot must not read the
 // images.
 enum class InputGradients { as_wanted, always };
 

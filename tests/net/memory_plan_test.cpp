@@ -1,4 +1,4 @@
-// The memory plan on random lifetimes: buffers that live at the same time never share memory.
+// Tests the memory plan on random lifetimes: buffers with overlapping lifetimes never share memory.
 #include "net/memory_plan.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Models and their parameters: exact counts, the order of the flat buffers and of backward's
-// reports, initial values, torch's order.
+// Tests models and their parameters: exact counts, the order of the flat buffers and in which
+// backward reports tensors, initial values, torch's order.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tests a whole training step: our code allocates nothing in it, the same input gives the same
-// bits, and executors for different batch sizes work on the same parameters.
+// Tests a whole training step: dptrain's code allocates nothing in it, the same input gives the
+// same bits, and executors for different batch sizes use the same parameters.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Step,
                                          StepCase{"resnet18", DataType::f32, 1}),
                          name_of_step);
 
-// What one executor learns, the others use: training on 8 images, then evaluation on 5.
+// Training with one executor changes the results of another: training on 8 images, evaluation on 5.
 TEST(Network, ExecutorsShareParameters) {
   GoldenNetwork golden({.model = "resnet20", .gain = 7.0, .batches = {8, 5}}, DataType::f32,
                        {.tune = false});

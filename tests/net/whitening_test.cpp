@@ -1,5 +1,5 @@
-// The whitening convolution: what it computes from images, and that a network with frozen weights
-// trains everything else.
+// Tests the whitening convolution: the weights computed from images, and that a network with frozen
+// weights trains everything else.
 #include "net/whitening.hpp"
 
 #include <gtest/gtest.h>

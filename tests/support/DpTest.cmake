@@ -1,24 +1,29 @@
-# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...] [DEVICE] [OPTIMISED]) registers a test program of one
-# process, and dp_mpi_test(NAME NP 1 2 4 SOURCES ... [the same]) one that runs under mpirun, once for
-# every number of ranks. Labels: cpu or mpi, and what LABELS adds.
+# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...] [DEVICE] [OPTIMISED] [LONG]) registers a test
+# program of one process. dp_mpi_test(NAME NP 1 2 4 SOURCES ... [the same]) registers one that runs
+# under mpirun, once for each number of ranks. Labels: cpu or mpi, and the LABELS.
 #
-# Both also give the label quick, for the everyday loop: to tests of one process, and to those of 1 and
-# 3 ranks, on the processor. LONG: not to these. dp_quick(TEST...) gives it to tests made by add_test.
+# The label quick marks tests for the everyday loop: CPU tests of one process, or of 1 and 3 ranks.
+# LONG leaves it out. dp_quick(TEST...) adds it to tests made by add_test.
 #
-# OPTIMISED: the test's own code computes for seconds. That of others is compiled with -O1, which takes
-# three quarters of the compiler's time; what it tests is compiled as ever.
+# OPTIMISED: for tests whose own code computes for seconds. The code of other tests is compiled with
+# -O1, which takes three quarters of the compile time. The code under test is compiled as usual.
 #
-# DEVICE: the program runs on the device that the environment's DP_TEST_DEVICE names, cpu or cuda, and
-# is registered up to three times: as NAME on the CPU; as NAME_on_cpu, where the headers of CUDA are
-# there, a second program in which the CUDA backend runs on the processor (label cuda_on_cpu); and as
-# NAME_gpu, where the CUDA backend is built, on the GPU (label gpu; skips by name where there is none).
+# DEVICE: the program runs on the device in the environment variable DP_TEST_DEVICE, cpu or cuda. It
+# is
+# registered up to three times:
+#   NAME          on the CPU
+#   NAME_on_cpu   if CUDA's headers are installed: a second program, whose CUDA backend runs on the
+#                 CPU (label cuda_on_cpu)
+#   NAME_gpu      if the CUDA backend is built: on the GPU (label gpu; skips by name without a GPU)
 #
-# Tests that do not apply skip by name (skipped.hpp); ctest shows a program as skipped where all did.
+# Tests that do not apply skip by name (skipped.hpp). ctest shows a program as skipped if all its
+# tests
+# skipped.
 include(GoogleTest)
 
-# Under an emulator of another processor everything takes ten times as long, with a sanitizer up to five times.
+# An emulator of another processor takes ten times as long, a sanitizer up to five times.
 set(DP_TEST_TIMEOUT_S 120)
-set(DP_TEST_LIMIT_S 60)  # of a single test of many ranks (mpi_main.cpp)
+set(DP_TEST_LIMIT_S 60)  # for a single test of several ranks (mpi_main.cpp)
 if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(DP_TEST_TIMEOUT_S 1200)
 elseif(DP_SANITIZE)
@@ -26,14 +31,14 @@ elseif(DP_SANITIZE)
   set(DP_TEST_LIMIT_S 300)
 endif()
 
-# Whole stacks, since leaks are told apart by the names in them; any order of libraries, since some
-# tests preload one.
+# Full stacks, because the suppressions match names in them; any order of libraries, because some tests
+# preload one.
 set(DP_ASAN_OPTIONS
   ASAN_OPTIONS=fast_unwind_on_malloc=0:verify_asan_link_order=0:detect_stack_use_after_return=0
   LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan_suppressions.txt:print_suppressions=0)
 
-# As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
-# ThreadSanitizer leaves out what is Open MPI's, by name.
+# The same command works as root or not, and with fewer cores than ranks. Waiting ranks yield.
+# ThreadSanitizer ignores Open MPI's code, by name.
 set(DP_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
@@ -42,8 +47,8 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMP_NUM_THREADS=1 DP_TEST_LIMIT_S=${DP_TEST_LIMIT_S} DP_SANITIZE=${DP_SANITIZE} ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
   CACHE INTERNAL "What every test under mpirun runs with")
 
-# The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to. Where the CUDA backend is
-# built NAME is compiled with the same definitions, so that its objects serve both.
+# The program NAME_on_cpu, linked to the _on_cpu variants of NAME's libraries. If the CUDA backend is
+# built, NAME is compiled with the same definitions, so both programs use the same objects.
 function(dp_program_on_cpu name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   set(libraries)
@@ -110,8 +115,7 @@ function(dp_test name)
   endif()
 endfunction()
 
-# Registers `program` for each number of ranks as name_np... Ranks beyond the number of cores take no
-# more of them.
+# Registers `program` for each number of ranks as name_np... A test counts as using at most all cores.
 cmake_host_system_information(RESULT DP_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 function(dp_add_mpi_tests name program)
   cmake_parse_arguments(ARG "LONG" "" "NP;ARGUMENTS;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})

@@ -1,4 +1,4 @@
-// Whether everything that a run lists as state is needed to go on from it.
+// Checks that a run needs everything that it lists as state in order to resume.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,9 +12,10 @@
 
 namespace dp::test {
 
-// Steps [before, before + after) end otherwise where a block was zero at their beginning, for each
-// block but those that `is_left_out` names. A run has train(from, count), list(), copy(), restore()
-// and on_all(). On all ranks alike, so that they stay replicas of each other.
+// Trains [0, before), then, for each state block except those that `is_left_out` names, zeroes the
+// block and expects that steps [before, before + after) then end differently. A run has train(from,
+// count), list(), copy(), restore() and on_all(). Collective: all ranks do the same, so that they
+// stay replicas of each other.
 template <class Run, class Names>
 void expect_every_part_counts(Run& run, std::uint64_t before, std::uint64_t after,
                               Names is_left_out) {

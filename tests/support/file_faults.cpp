@@ -1,8 +1,9 @@
-// The library of file_faults.hpp. It has the C library's functions that change files, under their
-// own names, so that a program finds these first.
+// The library of file_faults.hpp. It defines the C library's functions that change files under
+// their own names, so that a program finds these first.
 //
-// All calls go to the kernel directly: so the library works before others are set up, and in signal
-// handlers. What the C library's own streams (FILE) write is not seen; std::ofstream is.
+// All calls go directly to the kernel, so the library works before other libraries are set up, and
+// in signal handlers. It does not see writes by the C library's own streams (FILE); it sees
+// std::ofstream.
 #include "tests/support/file_faults.hpp"
 
 #include <fcntl.h>
@@ -35,8 +36,8 @@ struct Plan {
   const Plan* before = nullptr;
 };
 
-// Other threads read it at any time, such as those of MPI. So a plan never changes, none is ever
-// freed (each has the one before it, so that it is no leak), and its list stays open.
+// Other threads, such as MPI's, read the plan at any time. A plan therefore never changes and is
+// never freed (each points to the previous one, so none counts as a leak), and its list stays open.
 constexpr Plan kNoPlan = {};
 std::atomic<const Plan*> current = &kNoPlan;
 std::atomic<long> calls = 0;
@@ -97,7 +98,7 @@ __attribute__((destructor)) void end() {
 
 using Path = std::array<char, PATH_MAX>;
 
-// What a descriptor, or a path below one, stands for; empty if it is unknown.
+// The path of a descriptor, or of a path relative to one; empty if it is unknown.
 std::string_view path_of(int descriptor, Path& path) {
   if (descriptor == AT_FDCWD) {
     const long length = ::syscall(SYS_getcwd, path.data(), path.size());
@@ -317,7 +318,7 @@ int close(int descriptor) {
   return static_cast<int>(result);
 }
 
-// Of two paths the one that is made counts, or the one that goes.
+// For calls with two paths: the new path counts, or else the old one.
 #define DP_OF_PATHS(function, parameters, name, from_folder, from, to_folder, to, ...) \
   int function parameters {                                                            \
     Path path;                                                                         \

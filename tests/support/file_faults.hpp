@@ -1,7 +1,7 @@
-// Counts the calls with which a program changes files, and makes one of them go wrong: the process
-// is killed there, or the disk is full.
+// Counts the calls with which a program changes files, and makes one of them fail: the process is
+// killed there, or the disk is full.
 //
-// The library dp_file_faults works in two ways. A program starts with it:
+// The library dp_file_faults works in two ways. A program starts with it preloaded:
 //
 //     LD_PRELOAD=.../libdp_file_faults.so DP_FAULTS_BELOW=/tmp/x/ DP_FAULTS_AT=7
 //     DP_FAULTS_KIND=full PROGRAM
@@ -18,7 +18,7 @@
 //                      too. Without it the number is printed on stderr at the end.
 //     DP_FAULTS_RANK   under mpirun, only the process of this rank counts
 //
-// Counted are: create (a file that is opened with O_CREAT), write, pwrite, writev, pwritev,
+// The counted calls are create (a file opened with O_CREAT), write, pwrite, writev, pwritev,
 // truncate, ftruncate, fallocate, fsync, fdatasync, rename, link, unlink, mkdir, rmdir, in all
 // their forms, and close of a file that was written to.
 #pragma once
@@ -31,11 +31,11 @@ namespace dp {
 enum class FileFault {
   none,
   kill_before,  // SIGKILL instead of the call
-  kill_after,   // SIGKILL when the call has been made
+  kill_after,   // SIGKILL after the call
   kill_within,  // half of the bytes of a write, then SIGKILL; other calls: as kill_before
-  full,         // ENOSPC, and so for all later calls that need room
+  full,         // ENOSPC, also for all later calls that need room
   short_write,  // half of the bytes of a write, then as full; other calls: as full
-  once          // ENOSPC for this call alone
+  once          // ENOSPC for this call only
 };
 
 inline constexpr std::pair<std::string_view, FileFault> kFileFaults[] = {
@@ -43,8 +43,8 @@ inline constexpr std::pair<std::string_view, FileFault> kFileFaults[] = {
     {"kill-within", FileFault::kill_within}, {"full", FileFault::full},
     {"short", FileFault::short_write},       {"once", FileFault::once}};
 
-// Counts from 0 again, with a new plan; the arguments are as the variables. An empty `below` counts
-// nothing. Call it while no other thread changes files.
+// Restarts the count at 0 with a new plan; the arguments correspond to the variables. An empty
+// `below` counts nothing. Call it while no other thread changes files.
 void set_file_faults(const char* below, long at, FileFault fault, const char* list = "");
 
 [[nodiscard]] long counted_file_calls();

@@ -1,3 +1,5 @@
+// Tests the fault injection itself: every call counts once, and each kind of fault happens as
+// planned.
 #include "tests/support/file_faults.hpp"
 
 #include <fcntl.h>

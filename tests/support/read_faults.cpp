@@ -1,9 +1,9 @@
-// For LD_PRELOAD: a file that is there and cannot be read.
+// For LD_PRELOAD: a file that exists but cannot be read.
 //
 //     LD_PRELOAD=.../libdp_read_faults.so DP_READ_FAULTS=read:5:.ckpt PROGRAM
 //
-// CALL:ERRNO:SUFFIX makes every such call fail with that error for files whose path ends so. CALL
-// is stat (lstat and fstatat are meant, too), open, fstat or read.
+// CALL:ERRNO:SUFFIX makes each such call fail with ERRNO for files whose path ends in SUFFIX. CALL
+// is stat (also lstat and fstatat), open, fstat or read.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// Reads, copies and restores what owners of state list (kernels/base/state.hpp).
+// Reads, copies and restores the state that its owners list (kernels/base/state.hpp).
 #pragma once
 
 #include <algorithm>

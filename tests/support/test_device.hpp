@@ -1,11 +1,11 @@
-// The device that a test runs on. The environment's DP_TEST_DEVICE names it: "cpu" (the default) or
-// "cuda". Tests with DEVICE in CMake run once on each. A test that is only about the CPU begins
-// with
+// The device that a test runs on. The environment variable DP_TEST_DEVICE names it: "cpu" (the
+// default) or "cuda". Tests with DEVICE in CMake run once on each. A test that is only about the
+// CPU begins with
 //
 //     if (on_gpu()) GTEST_SKIP() << "blocks of channels are the CPU's";
 //
-// This file also gives the host memory that operations read and write in place, since tests fill
-// their tensors before they make a device.
+// This file also provides host memory that operations can read and write in place, because tests
+// fill their tensors before they make a device.
 #pragma once
 
 #include <cstddef>

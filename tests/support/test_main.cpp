@@ -1,5 +1,5 @@
-// The main of tests that run in one process. It ends as "skipped" if the test's device is missing
-// or if every test skipped; GoogleTest's own main would call both "passed".
+// main() for tests that run in one process. It ends as "skipped" if the test's device is missing or
+// if every test skipped; GoogleTest's own main would report both as "passed".
 #include <gtest/gtest.h>
 
 #include <cstdio>

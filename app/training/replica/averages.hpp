@@ -28,7 +28,7 @@ class Averages {
     }
   }
 
-  // After an update; progress: the share of the run that is done, with it.
+  // After an update. progress: the fraction of the run that is done, including the update.
   void update_lookahead(double progress) {
     if (lookahead_) lookahead_->update(progress);
   }
@@ -43,7 +43,7 @@ class Averages {
     if (ema_) ema_->reset();
   }
   [[nodiscard]] bool has_ema() const { return ema_ != nullptr; }
-  // Exchanges the weights that are trained with those that are evaluated: the exponential average
+  // Swaps the weights that are trained with the weights that are evaluated: the exponential average
   // or, without it, Lookahead's slow weights.
   void swap() {
     if (ema_) {
@@ -52,7 +52,8 @@ class Averages {
       lookahead_->swap();
     }
   }
-  // Lookahead follows a rank's own steps, the exponential average what all ranks have in common.
+  // Lookahead follows a rank's own steps; the exponential average follows what all ranks have in
+  // common.
   void list_state(StateVisitor& of_steps, StateVisitor& of_all) {
     if (lookahead_) lookahead_->list_state(of_steps);
     if (ema_) ema_->list_state(of_all);

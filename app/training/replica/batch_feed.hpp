@@ -24,18 +24,19 @@ struct LoadedBatch {
 
 class BatchFeed {
  public:
-  // normalization: a GPU applies it, on a CPU the loader does.
+  // normalization: applied here on a GPU; on a CPU the loader applies it.
   BatchFeed(Device& device, net::Network& network, const Normalization& normalization);
 
-  // Makes memory for batches of that size, on a GPU.
+  // On a GPU, allocates memory for batches of this size.
   void prepare(std::size_t samples);
-  // At most two batches are loaded and not taken.
+  // At most two batches may be loaded and not yet taken.
   void load(const Batch& batch);
-  // The loader may have the memory of the last batch back.
+  // Waits until the loader may reuse the memory of the last batch.
   void await_sent();
-  // The earliest one.
+  // The earliest loaded batch.
   [[nodiscard]] LoadedBatch take();
-  // An operation, once for each batch that is taken and has images: they are in place afterwards.
+  // A device operation, once for each batch that is taken and has images; afterwards they are in
+  // place.
   void bring_in(const LoadedBatch& batch);
 
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);

@@ -1,4 +1,4 @@
-// The sums over the parts of a step that come before the running one (--accumulate).
+// The sums over the earlier parts of a step (--accumulate).
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace dp {
 
 class EarlierParts {
  public:
-  // `gradients`: all of the model's. Without memory every step has one part.
+  // gradients: all of the model's. has_memory: false if every step has one part.
   EarlierParts(Device& device, std::span<const float> gradients, bool has_memory)
       : device_(device), gradients_(gradients) {
     if (has_memory) sums_ = DeviceArray(device, gradients.size());
@@ -27,8 +27,8 @@ class EarlierParts {
   [[nodiscard]] bool has_gradients() const { return has_gradients_; }
   void note_gradients() { has_gradients_ = true; }
 
-  // Operations, which may be recorded. keep(): the model's gradients are those of a part that is
-  // not the last one.
+  // Device operations, which may be recorded. keep() adds the model's gradients, of a part that is
+  // not the last one, to the sums.
   void keep() {
     if (has_gradients_) {
       add_values(device_, gradients_, sums_.values());

@@ -10,7 +10,7 @@ namespace dp {
 
 void Replica::begin_epoch(std::size_t epoch, double learning_rate, std::size_t round_steps) {
   sync_->begin_epoch(epoch);
-  // Recordings hold what the policy does, so they are made anew.
+  // Recordings contain the policy's operations, so they are made anew.
   if (policies_.begin_epoch(round_steps, learning_rate)) recordings_.clear();
   const bool changes = std::ranges::any_of(network_.parameters().tensors(), [&](const auto& t) {
     return t.is_trained_in(epoch) != t.is_trained_in(epoch_);
@@ -95,8 +95,8 @@ StepVerdict Replica::await_sums(double data_s) {
   const StepVerdict verdict = policy().await_sums();
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
-  // Only here the device has certainly ended the step's computation, because without an exchange
-  // nothing has waited for it before.
+  // Only now the device has certainly ended the step's computation: without an exchange nothing has
+  // waited for it before.
   loss_sums_ = earlier_.loss();
   loss_sums_ += loss_[0];
   return verdict;
@@ -135,8 +135,8 @@ void Replica::compute_loss(const LoadedBatch& batch, const TensorView& logits, d
                         network_.logit_gradient(), loss_.at(0));
 }
 
-// The operations of a step or of a part of it. On a GPU they are recorded, so they may only depend
-// on what recordings_ are found by.
+// The operations of a step or of a part of it. On a GPU they are recorded, so they may depend only
+// on the key of recordings_.
 void Replica::forward_and_backward(bool is_last_part) {
   const TensorView images = feed_.images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);

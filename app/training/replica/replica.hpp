@@ -4,15 +4,15 @@
 //     load(batch)      the batch of the next step; a GPU begins to copy it
 //     compute(step)    gradients of the batch: forward, loss, backward (forward_and_backward()
 //                      in replica.cpp calls the network); buckets leave as they become final
-//     await_loaded()   the loader may have the batch's memory back
+//     await_loaded()   the loader may reuse the batch's memory
 //     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
 //     clock().updated()
-// When ranks exchange, and what, is the policy's matter (sync_policy.hpp), at every place alike.
-// A batch may come in parts (--accumulate): load() and compute() are then called for each of them.
-// On a GPU compute() and update() return before the device has done its work. load() of the next
-// batch may be called between compute() and await_sums(). Forward and backward of a batch size run
-// as one recording (on a GPU a CUDA graph), the update as another.
+// The policy (sync_policy.hpp) decides when ranks exchange, and what; the calls are the same. A
+// batch may come in parts (--accumulate): load() and compute() are then called for each of them. On
+// a GPU compute() and update() return before the device has done its work. load() of the next batch
+// may be called between compute() and await_sums(). Forward and backward of a batch size run as one
+// recording (on a GPU a CUDA graph), the update as another.
 //
 // Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
 // the first step of each epoch.
@@ -46,7 +46,7 @@ namespace dp {
 
 struct ReplicaOptions {
   DataType activation_type = DataType::f32;
-  Normalization normalization = {};  // of the images: a GPU applies it, on a CPU the loader does
+  Normalization normalization = {};  // applied on a GPU; on a CPU the loader applies it
   std::uint64_t seed = 1;
   double label_smoothing = 0;
   net::OptimizerOptions optimizer = {};
@@ -54,18 +54,18 @@ struct ReplicaOptions {
   bool accumulates = false;  // steps may have several parts
   AverageOptions averages = {};
   bool exchange = true;  // false: every rank trains its own model
-  // The number of ranks whose images batch normalisation takes together; 1: each rank's own.
+  // The number of ranks whose images batch normalisation combines; 1: each rank uses its own.
   std::size_t batch_norm_ranks = 1;
   std::optional<RoundOptions> rounds = {};  // epochs may have rounds
-  // Fields that depend on the optimiser's settings are filled in here.
+  // The constructor fills in fields that depend on the optimiser's settings.
   GradientSyncOptions sync = {};
   // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
   // backward are one graph, in which the host cannot time layers. Null: no trace.
   TraceTrack* trace = nullptr;
 };
 
-// Whether an optimiser of that kind can leave the momentum to an exchange with that codec. dgc has
-// SGD's momentum; velocity= also makes Adam's steps.
+// Whether an optimiser of this kind can leave its momentum to an exchange with this codec. dgc has
+// SGD's momentum; codecs with velocity= can also make Adam's steps.
 [[nodiscard]] bool can_leave_momentum_to(const CodecSpec& codec, net::OptimizerKind kind);
 
 class Replica {
@@ -76,12 +76,12 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
 
   // ---- set-up
-  // Makes memory and plans for a batch size, unless it has them. An OutOfMemory says what would
-  // fit. On a GPU, if layers gather values of all ranks, it also computes one batch of zeros in
-  // training (expect_host_waits); so not after
-  // connect(), when the other ranks would take part.
+  // Allocates memory and makes plans for a batch size, unless they exist. An OutOfMemory says what
+  // would fit. On a GPU, if layers gather values of all ranks, it also computes one batch of zeros
+  // in training (expect_host_waits). Do not call it then after connect(): the other ranks would
+  // have to take part.
   void prepare(std::size_t samples, net::Mode mode);
-  // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
+  // Plans the buckets and, on a GPU, the path of gradients; `automatic` is decided by measurement.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm) {
@@ -90,44 +90,46 @@ class Replica {
   }
 
   // Collective. Call it before the first step of an epoch, with that step's learning rate and the
-  // steps of a round (SyncPolicies::begin_epoch).
+  // number of steps in a round (SyncPolicies::begin_epoch).
   void begin_epoch(std::size_t epoch, double learning_rate = 1.0, std::size_t round_steps = 0);
 
-  // The weights were set from outside: averages of them begin there.
+  // The weights were set from outside: their averages begin again from there.
   void reset_averages() { averages_.reset(); }
 
   // ---- a step
   void load(const Batch& batch) { feed_.load(batch); }
-  // A step of several parts calls load() and compute() for each, is_last_part with the last one,
-  // and the rest once. The gradients of earlier parts are added to the last one's as these become
-  // final. progress: the share of the run that lies before this step; below 0: not known.
+  // In a step of several parts, call load() and compute() for each part, with is_last_part for the
+  // last one, and the other functions once. Gradients of earlier parts are added to the last part's
+  // as these become final. progress: the fraction of the run that lies before this step; below 0:
+  // unknown.
   void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded() { feed_.await_sent(); }
-  // data_s is how long the loop waited for this step's batch.
+  // data_s: how long the loop waited for this step's batch.
   StepVerdict await_sums(double data_s);
-  // progress: the share of the run that is done, with this step.
+  // progress: the fraction of the run that is done, including this step.
   void update(double learning_rate, double progress = 0);
-  // Instead of update(), for a step that is skipped: its images leave no trace in the running
-  // statistics either. One that is not a number would stay in them for ever.
+  // Instead of update(), for a skipped step: its images do not change the running statistics
+  // either. A value that is not a number would stay in them for ever.
   void skip_update();
   // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& policy() { return policies_.now(); }
   [[nodiscard]] SyncPolicies& policies() { return policies_; }
 
-  // Forward and backward of the loaded batch, as in a step, but nothing is exchanged. The moments:
+  // Forward and backward of the loaded batch, as in a step but without an exchange. It marks
   // kBegin, kBackwardEnd, and kFirstTensor + t when tensor t's gradient is final. A batch without
-  // images marks them all at once. Call it between steps, with the same marks, which must exist
-  // until end_rehearsals(); it waits for the device. It changes gradients and running statistics.
+  // images marks all of them at once. Call it between steps, always with the same marks, which must
+  // exist until end_rehearsals(). It waits for the device, and changes gradients and running
+  // statistics.
   struct RehearsalMarks {
     static constexpr std::size_t kBegin = 0, kBackwardEnd = 1, kFirstTensor = 2;
   };
   void rehearse(TimeMarks& marks, std::uint64_t step);
-  // The optimiser's work with a learning rate of 0, which changes its state alone; it waits for the
-  // device.
+  // The optimiser's work with a learning rate of 0, which changes only the optimiser's state. It
+  // waits for the device.
   void rehearse_update();
   void end_rehearsals() { rehearsals_.clear(); }
 
-  // The loss of the step's batch, in all its parts; call it after await_sums().
+  // The loss of the step's batch over all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
   // Computes loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
@@ -144,8 +146,8 @@ class Replica {
   [[nodiscard]] GradientSync& sync() { return *sync_; }
 
   // Call it between steps, after connect(), and not while an exchange is under way: a checkpoint
-  // waits until its sum is taken. Lists parameters, running statistics, the states of the
-  // optimiser and the exchange, and the choices of algorithms.
+  // waits until its sum is taken. Lists parameters, running statistics, the states of the optimiser
+  // and the exchange, and the choices of algorithms.
   void list_state(StateVisitor& visitor);
 
  private:
@@ -161,13 +163,13 @@ class Replica {
 
   Device& device_;
   ReplicaOptions options_;
-  std::unique_ptr<GatherDesk> desk_;  // where layers of the network gather; null: none do
+  std::unique_ptr<GatherDesk> desk_;  // for layers that gather values of all ranks; null: none
   net::Network network_;
   std::unique_ptr<net::Optimizer> optimizer_;
 
   HostArray<LossSums> loss_;
   LossSums loss_sums_;
-  std::size_t epoch_ = 0;  // the running one, which decides what is trained
+  std::size_t epoch_ = 0;  // the running one; decides which layers are trained
   Averages averages_;
   EarlierParts earlier_;
 

@@ -1,4 +1,4 @@
-// How a replica is made: the network's memory, the plan of the exchange, the optimiser's groups.
+// The set-up of a replica: the network's memory, the plan of the exchange, the optimiser's groups.
 #include <algorithm>
 
 #include "app/training/replica/replica.hpp"
@@ -11,7 +11,7 @@ namespace dp {
 
 namespace {
 
-// Lists what a rank's own steps change as a rank's own, if ranks differ between steps. Frozen
+// Lists state that a rank's own steps change as a rank's own, if ranks differ between steps. Frozen
 // values never change.
 class ShareVisitor final : public StateVisitor {
  public:
@@ -85,9 +85,9 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
   if (desk_ && mode == net::Mode::training) run_once(samples);
 }
 
-// Every operation of a step with that batch size is executed once, so that libraries load what they
-// need. Nobody serves the desk yet, so layers that gather get zeros, a mean of no images. That is
-// NaN, which they keep out of their running statistics; nothing else lasts but gradients.
+// Executes every operation of a step with this batch size once, so that libraries load what they
+// need. Nobody serves the desk yet, so layers that gather get zeros, the sums over no images. Their
+// mean is NaN, which they keep out of their running statistics. Only gradients are changed.
 void Replica::run_once(std::size_t samples) {
   if (samples == 0 || !run_once_.insert(samples).second) return;
   const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
@@ -136,8 +136,8 @@ std::vector<TensorSlot> Replica::tensor_slots() {
   return slots;
 }
 
-// Factors by name, which tensors are trained no more, and what the exchange does instead of the
-// optimiser.
+// Sets the factors by name, the tensors that are no longer trained, and the work that the exchange
+// does instead of the optimiser.
 void Replica::set_groups() {
   const net::Parameters& parameters = network_.parameters();
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
@@ -162,7 +162,7 @@ void Replica::set_groups() {
           ErrorKind::usage, Setting{"optimiser"});
     }
     factors[t].momentum = 0.0;
-    // AdamW takes it off the weights, after the exchange.
+    // AdamW subtracts it from the weights, after the exchange.
     if (options_.optimizer.kind == net::OptimizerKind::adamw) continue;
     exchanged_decays[t] =
         options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);

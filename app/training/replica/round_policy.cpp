@@ -17,13 +17,18 @@ RoundPolicy::RoundPolicy(SyncParts& parts, const RoundOptions& options,
       options_(options),
       optimizer_(optimizer),
       rounds_(parts.device, parts.network.parameters().values(), parts.exchanged, options.ranks,
-              options.outer, options.delay > 0) {}
+              options.outer, options.has_delay()) {}
+
+void RoundPolicy::set_length(std::size_t steps) {
+  length_ = steps;
+  if (options_.has_longest_delay) options_.delay = steps - 1;
+}
 
 void RoundPolicy::begin(double learning_rate, bool has_gradients) {
   if (has_gradients) {
-    // By so much a gradient in the residual would have changed parameters, with all that momentum
-    // makes of it later; with optimisers other than SGD, whose steps are no multiples of gradients,
-    // the learning rate alone is an estimate.
+    // The factor by which a gradient in the residual would have changed parameters, with everything
+    // that momentum makes of it later. With optimisers other than SGD, whose steps are no multiples
+    // of gradients, the learning rate alone is an estimate.
     const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
     sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
     if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
@@ -33,7 +38,7 @@ void RoundPolicy::begin(double learning_rate, bool has_gradients) {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-// Its gradient is not exchanged.
+// A step's gradient is not exchanged.
 StepVerdict RoundPolicy::await_sums() {
   parts_.device.synchronize();
   return {};
@@ -47,8 +52,8 @@ bool RoundPolicy::judge(const StepVerdict& verdict, const LossSums& loss) {
 
 void RoundPolicy::update_averages(double progress) { parts_.averages.update_lookahead(progress); }
 
-// The exchange of a round that ends here, and the sum of an earlier one that is to be applied here.
-// At the end of an epoch nothing stays under way.
+// Begins the exchange of a round that ends here, and applies the sum of an earlier one if it is
+// due. At the end of an epoch no exchange stays under way.
 SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   sync().reducer().note_work();
   const bool ends = rounds_.ends_round(length_, place.is_last(), place.learning_rate);
@@ -59,7 +64,7 @@ SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   }
   if (!ends) return result;
   sample_error(place);
-  // A sum that would come with the epoch's last exchange, or after it, is waited for.
+  // Waits for a sum that would come with the epoch's last exchange, or after it.
   if (options_.delay > 0 && place.left() > options_.delay) {
     send(place);
     skipped_in_sent_ = std::exchange(skipped_, 0);
@@ -70,27 +75,28 @@ SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   return result;
 }
 
-// The sum is taken after a fixed step, so that bits do not depend on times; or before the next
+// A sum is applied after a fixed step, so that bits do not depend on times, or before the next
 // exchange.
 bool RoundPolicy::is_sum_due(bool ends_round) const {
   return is_under_way_ && (ends_round || rounds_.steps() >= options_.delay);
 }
 
-// If the round has the step in the middle of the epoch.
+// Samples in the round that has the step in the middle of the epoch.
 void RoundPolicy::sample_error(const StepPlace& place) {
   const std::size_t middle = place.of_epoch / 2;
   const bool has_middle = place.in_epoch >= middle && place.in_epoch < middle + rounds_.steps();
   if (has_middle && options_.ranks > 1) sync().reducer().sample_error();
 }
 
-// All ranks have the same verdict on it, and have gone back to the round's start if it is bad.
-// `steps`: those whose changes are lost then; a rank may have skipped some of them itself.
+// Records an exchange. All ranks have the same verdict on it, and have gone back to the round's
+// start if it is bad. steps: the steps whose changes are then lost; a rank may have skipped some of
+// them itself.
 void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_late,
                        SyncResult& result) {
   result.stop = result.stop || verdict.stop;
   result.has_exchanged = true;
   ++result.exchanges;
-  // With a delay, what this rank has skipped since it sent belongs to the next round.
+  // With a delay, the steps that this rank has skipped since it sent belong to the next round.
   const std::int64_t skipped = std::exchange(skipped_in_sent_, 0) + skipped_;
   if (verdict.finite) {
     if (!is_late) skipped_ = 0;
@@ -108,7 +114,7 @@ void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_la
 
 void RoundPolicy::begin_exchange(const StepPlace& place) {
   DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
-  // Lost or not, the next round goes on from here.
+  // Whether the exchange is lost or not, the next round begins here.
   const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
   Reducer& reducer = sync().reducer();
   if (ratio < 1.0f) reducer.scale_residual(ratio);
@@ -118,8 +124,8 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
     const auto steps = static_cast<double>(rounds_.steps());
     rate->set_round({.number = rounds_.number(),
                      .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps)});
-    // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
-    // the round before it got: 1 / (1 - momentum^steps) in all.
+    // Momentum carries a gradient into the later rounds; each round gets momentum^steps of the
+    // round before it: 1 / (1 - momentum^steps) in all.
     const double later = std::pow(net::momentum_of(optimizer_), steps);
     rate->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
   }
@@ -128,8 +134,9 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
   sync().all_final();
 }
 
-// All ranks have the same parameters then. If the verdict is not finite, these are those with which
-// the round began, and residuals are what they were before the exchange, faded.
+// Afterwards all ranks have the same parameters. If the verdict is not finite, these are the
+// parameters with which the round began, and residuals are as before the exchange, scaled down with
+// the learning rate.
 StepVerdict RoundPolicy::exchange(const StepPlace& place) {
   parts_.clock.exchange_begins();
   const std::size_t steps = rounds_.kept_steps();
@@ -146,8 +153,8 @@ StepVerdict RoundPolicy::exchange(const StepPlace& place) {
   return verdict;
 }
 
-// With a delay, instead: the exchange begins, and the next round does, from this rank's own
-// parameters.
+// With a delay, instead of exchange(): the exchange begins, and the next round continues from this
+// rank's own parameters.
 void RoundPolicy::send(const StepPlace& place) {
   parts_.clock.exchange_begins();
   sent_steps_ = rounds_.kept_steps();
@@ -158,8 +165,8 @@ void RoundPolicy::send(const StepPlace& place) {
   parts_.clock.exchange_ends();
 }
 
-// Waits for the sum, if it is late, and applies it to the parameters of now. If the verdict is not
-// finite, all ranks go back to the common parameters, and what they have done since is lost, too.
+// Waits for the sum, if it is late, and applies it to the current parameters. If the verdict is not
+// finite, all ranks go back to the common parameters, and their steps since then are lost, too.
 StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   parts_.clock.exchange_begins();
   const StepVerdict verdict = sync().finish_step();
@@ -175,8 +182,9 @@ StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   return verdict;
 }
 
-// The parameters are the common ones, which the exponential average sees: a step of the round
-// counts as one of every-step training. With a delay, a rank's own steps since are added then.
+// The parameters are now the common ones, and the exponential average takes them: a step of the
+// round counts like a step with an exchange. With a delay, a rank's own steps since then are added
+// afterwards.
 void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) {
   for (std::size_t s = 0; s < steps; ++s) parts_.averages.update_ema(progress);
   if (is_late) rounds_.add_own_steps();

@@ -1,5 +1,5 @@
-// The policy of rounds (sync_policy.hpp): each rank trains alone for some steps, and then all
-// exchange what their parameters have changed by. round_sync.hpp has the arithmetic.
+// The policy of rounds (sync_policy.hpp): each rank trains alone for some steps, and then all ranks
+// exchange the changes of their parameters. round_sync.hpp has the arithmetic.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,13 @@ class RoundPolicy final : public OwnSteps {
               const net::OptimizerOptions& optimizer);
 
   // The length in steps of all rounds that begin from now on.
-  void set_length(std::size_t steps) { length_ = steps; }
-  // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now;
-  // what waits of them becomes a change of parameters, as the learning rate would have made of it.
+  void set_length(std::size_t steps);
+  // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now.
+  // Their residual is then scaled to the change of parameters that it would have caused at this
+  // learning rate.
   void begin(double learning_rate, bool has_gradients);
 
-  void plan_step(const StepPlace&) override {}  // an exchange is sampled where its round ends
+  void plan_step(const StepPlace&) override {}  // an exchange is sampled at the end of its round
   // With this divisor the mean of the ranks' gradients equals the sum at every step.
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
@@ -56,7 +57,7 @@ class RoundPolicy final : public OwnSteps {
   bool is_under_way_ = false;
   std::size_t sent_steps_ = 0;  // of the round whose exchange is under way
   std::int64_t lost_in_a_row_ = 0;
-  // The steps that this rank has skipped in the running round, and in that whose exchange is under
+  // Steps that this rank has skipped in the running round, and in the round whose exchange is under
   // way.
   std::int64_t skipped_ = 0, skipped_in_sent_ = 0;
 };

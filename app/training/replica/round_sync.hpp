@@ -1,11 +1,11 @@
-// Rounds: ranks train alone for some steps, and then exchange what their parameters have changed by
-// (--sync-every). It stands beside the exchange of gradients at every step, and the two differ in
-// three things, which are all that is here:
+// Rounds: ranks train alone for some steps, and then exchange the changes of their parameters
+// (--sync-every). This differs from an exchange of gradients at every step in three things, which
+// are all that this file has:
 //
 //   when     after the last step of a round (ends_round)
-//   what     the difference to the parameters that were common at the start of the round, by way of
-//            the gradient's memory, so that codecs, residuals and topologies are those of
-//            gradients:
+//   what     the difference from the parameters that were common at the start of the round. It
+//            passes through the gradient's memory, so that codecs, residuals and topologies work
+//            as for gradients:
 //                difference = (common - own) / P
 //   and then the step of an outer optimiser, SGD with Nesterov's momentum, for the delivered sum:
 //                velocity = momentum * velocity + sum
@@ -16,20 +16,20 @@
 // SGD, Stich 2019); with both it is DiLoCo (Douillard et al. 2023). After a round all ranks have
 // the same bits.
 //
-// What codecs have not delivered of earlier rounds waits in their residuals, as changes of
-// parameters that were made with earlier learning rates. Where the rate falls, changes in as many
-// steps become smaller and what waits does not: in the end it moves parameters more than training
-// does (ResNet-20, rounds of 4 steps with 0.3 bits: 63.3 % instead of 67.8 %). So it fades with the
-// rate (take_rate_ratio), by which it counts as much as a gradient that waits, to which the running
-// rate applies when it is delivered.
+// A residual holds the changes of parameters that codecs have not yet delivered. They were made
+// with earlier learning rates. As the rate falls, the changes of a round become smaller, but the
+// residual does not; in the end it moves parameters more than training does (ResNet-20, rounds of 4
+// steps with 0.3 bits: 63.3 % instead of 67.8 %). The residual is therefore scaled down as the
+// learning rate falls (take_rate_ratio). It then counts as much as the residual of gradients, to
+// which the current rate applies on delivery.
 //
-// With a delay (--sync-every H:delay=D), a rank goes on from its own parameters while the sum is on
-// its way, and takes it a fixed number of steps later. What it has done since it sent is added to
-// the common parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen et al.
-// 2019):
+// With a delay (--sync-every H:delay=D), a rank continues from its own parameters while the sum is
+// on its way, and applies the sum a fixed number of steps later. Its own changes since it sent are
+// added to the common parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen
+// et al. 2019):
 //     own      = common + (own - sent)          sent: own when the difference was written
-// and the next difference is that to the new common parameters. Then only common and velocity are
-// the same on all ranks.
+// The next difference is taken from the new common parameters. With a delay only `common` and
+// `velocity` are the same on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -49,23 +49,23 @@ struct OuterOptions {
 
 class RoundSync {
  public:
-  // Both spans have one length and are memory of the device. Device and memory outlive this object.
+  // Both spans have the same length and are device memory. Device and memory outlive this object.
   // has_delay: leave() may be called.
   RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
             std::size_t ranks, const OuterOptions& options, bool has_delay = false);
 
   // The parameters are the same on all ranks: rounds begin here.
   void begin();
-  // After each step: whether its round ends with it. A round has `length` steps, as it was given
-  // with the round's first step, or fewer if it must end. learning_rate: that of the step.
+  // After each step: whether it ends its round. A round has `length` steps, as given with its first
+  // step, or fewer if must_end. learning_rate: of this step.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
-  // At the end of a round, once: the mean learning rate of its steps, divided by that of the round
-  // before; 1 where it is not lower, is 0, or has none before it.
+  // At the end of a round, once: the mean learning rate of its steps, divided by the mean of the
+  // round before. 1 if the rate is not lower, is 0, or has no round before it.
   [[nodiscard]] double take_rate_ratio();
-  // The number of the running round's steps so far, also after ends_round().
+  // The number of steps in the running round so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
-  // The number of those steps whose changes the parameters still have: drop_own_steps() takes the
-  // changes of earlier ones back.
+  // The number of those steps whose changes are still in the parameters: drop_own_steps() takes
+  // back the changes of earlier ones.
   [[nodiscard]] std::size_t kept_steps() const {
     return static_cast<std::size_t>(steps_ - dropped_);
   }
@@ -73,26 +73,26 @@ class RoundSync {
   // The number of rounds before the running one.
   [[nodiscard]] std::uint64_t number() const { return number_; }
 
-  // At the end of a round: the gradient becomes this rank's difference times `share`, which is 1
-  // where all ranks count alike.
+  // At the end of a round: the gradient becomes this rank's difference times `share`. share is 1 if
+  // all ranks count alike.
   void write_difference(double share = 1.0);
   // The gradient is the sum over ranks. The next round begins.
   void take_sum();
   // Some rank's difference was not finite: all ranks go back to the common parameters.
   void go_back();
 
-  // Instead of the two above: the difference is on its way, and the next round begins with this
-  // rank's own parameters. Later one of
-  //     take_late_sum()   the parameters are the new common ones ...
-  //     add_own_steps()   ... and then what this rank has done since leave() is added to them
-  // or, if some rank's difference was not finite, drop_own_steps(): the common parameters as they
-  // were.
+  // With a delay, instead of take_sum() or go_back(): the difference is on its way, and the next
+  // round begins with this rank's own parameters. Later call
+  //     take_late_sum()   the parameters become the new common ones, and then
+  //     add_own_steps()   adds this rank's changes since leave();
+  // or, if some rank's difference was not finite, drop_own_steps(): back to the common parameters
+  // as they were.
   void leave();
   void take_late_sum();
   void add_own_steps();
   void drop_own_steps();
 
-  // Exchanges a rank's own parameters and the common ones. Only a second call may follow.
+  // Swaps a rank's own parameters and the common ones. Only a second call may follow.
   void swap_common();
 
   // The common parameters and the velocity are the same on all ranks at any time.

@@ -1,19 +1,20 @@
-// Gradients are computed at the parameters to which a rank expects the others to come.
+// Computes gradients at the parameters that a rank expects when the residuals have been delivered.
 //
-// At few bits, a value waits for hundreds of steps in a rank's residual until it is delivered. The
-// common parameters lag behind by what waits on all ranks, and a gradient that is taken there tells
-// again what is already on its way. So each rank computes its gradient at
+// At few bits, a value waits in a rank's residual for hundreds of steps until it is delivered. The
+// common parameters lag behind by what waits on all ranks, and a gradient that is computed there
+// repeats what is already on its way. Each rank therefore computes its gradient at
 //
 //     w - s * rate * (times * residual)            (UndeliveredPart)
 //
-// with s = 1/2, reduced so that the move is at most kMostOfNorm of the parameters' norm: a rank's
-// residual is a noisy estimate of what waits on all ranks. This is the step ahead of SA-PEF (arXiv
-// 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its rounds.
-// experiments/README.md, "Also tried at few bits", has what it gains, and other values of s.
+// with s = 1/2, reduced so that the move is at most kMostOfNorm of the parameters' norm, because a
+// rank's residual is a noisy estimate of what waits on all ranks. This is the step ahead of SA-PEF
+// (arXiv 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its
+// rounds. experiments/studies/few_bits.md has its gain, and other values of s.
 //
-// Loss, gradient and weight decay of a step, and what batch normalisation adds to its running
-// statistics, are those at the moved parameters. Before the update all ranks have the same bits of
-// the common ones again. In the log, move() is part of other_s, and restore() of exposed_comm_s.
+// A step's loss, gradient and weight decay are computed at the moved parameters, and so is what
+// batch normalisation adds to its running statistics.
+// Before the update all ranks have the same bits of the common parameters again. In the log, move()
+// is part of other_s, and restore() of exposed_comm_s.
 #pragma once
 
 #include <span>
@@ -29,8 +30,8 @@ class StepAhead {
  public:
   static constexpr double kShare = 0.5, kMostOfNorm = 0.05;
 
-  // Device and parameters outlive this object. Memory for a copy of the parameters is allocated by
-  // the first move, and on a GPU whose residuals are in host memory as much again.
+  // Device and parameters outlive this object. The first move allocates memory for a copy of the
+  // parameters, and as much again on a GPU whose residuals are in host memory.
   StepAhead(Device& device, std::span<float> parameters)
       : device_(device), parameters_(parameters) {}
 

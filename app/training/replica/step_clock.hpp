@@ -5,19 +5,19 @@
 //     before | forward | backward | exposed communication | update
 //     ^ the last update's end                             ^ the sums are in place
 //
-// "Before" is the time in which the device waited for the batch (data) or for the loop (other). The
+// "Before" is the time that the device waited for the batch (data) or for the loop (other). The
 // parts add up to the time from update to update.
 //
 // With a trace the parts are its slices, too (kernels/base/trace.hpp). On a CPU a slice begins and
-// ends when its marks were made. A GPU's marks only tell how much time is between them, so its
-// slices follow each other from the begin of the window or of the epoch, when the host has waited
-// for the GPU.
+// ends when its marks were made. A GPU's marks only give the time between them. Its slices
+// therefore follow each other from the beginning of the window or of the epoch, when the host has
+// waited for the GPU.
 //
-// An exchange may come after the update (app/training/replica/sync_policy.hpp). Its time is taken
-// from the update's, and is exposed communication.
+// An exchange may come after the update (app/training/replica/sync_policy.hpp). Its time is
+// subtracted from the update's, and counts as exposed communication.
 //
-// A step in several parts has forward and backward of each part on a CPU's trace, and on a GPU's
-// one slice of each for all parts.
+// For a step in several parts, a CPU's trace has forward and backward of each part, and a GPU's
+// trace has one slice of each for all parts.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class StepClock {
     earlier_ = {};
     between_ = 0;
   }
-  // Each later part of a step, when the device has computed the one before it.
+  // For each part after the first, when the device has computed the part before it.
   void part_begins() {
     device_.synchronize();
     complete();
@@ -75,16 +75,16 @@ class StepClock {
     forward_ended();
     backward_ended();
   }
-  // The host knows that backward has ended and the sums are in place. data_s is how long the loop
-  // waited for the batch. The others are how long forward and backward stood still until they had
-  // values of all ranks: that is exposed communication, not computation.
+  // The host knows that backward has ended and the sums are in place. data_s: how long the loop
+  // waited for the batch. forward_wait_s, backward_wait_s: how long the passes waited for values of
+  // all ranks, which counts as exposed communication.
   void exchanged(double data_s, double forward_wait_s, double backward_wait_s) {
     complete();
     before_ = between_ > 0 ? before_first_ + between_
                            : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
     double forward = earlier_.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
     double backward = earlier_.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
-    // Without images a rank waits in both passes before both marks.
+    // A rank without images waits in both passes before both marks.
     forward += std::min(backward, 0.0);
     backward = std::max(backward, 0.0);
     current_ = {.data = std::min(data_s, before_),
@@ -93,8 +93,8 @@ class StepClock {
                 .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
-  // Between exchanged() and updated(), around an exchange after the update, or around what training
-  // waits for of it; from the first begin to the last end.
+  // Between exchanged() and updated(), around an exchange after the update, or around the part of
+  // it that training waits for. The time counts from the first begin to the last end.
   void exchange_begins() {
     if (has_late_) return;
     has_late_ = true;
@@ -122,8 +122,8 @@ class StepClock {
     pending_step_ = step_;
   }
 
-  // The times of the steps that were not taken yet, as far as they are known. With `all` the host
-  // waits until all are known.
+  // The times of the steps that were not taken yet, as far as they are known. all: waits until all
+  // are known.
   LoopTimes take(bool all) {
     if (all || is_cpu()) {
       device_.synchronize();
@@ -184,8 +184,8 @@ class StepClock {
     add_slice(step_, TraceKind::backward, host_ns_[kForward], host_ns_[kBackward]);
   }
 
-  // Start, begin of the computation (of the last part), end of forward, of backward, sums in place,
-  // end; and the end of the optimiser's update, before an exchange after it.
+  // at: start, begin of the computation (of the last part), end of forward, end of backward, sums
+  // in place, end. update_end: end of the optimiser's update, before an exchange after it.
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
                   std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);
@@ -216,7 +216,8 @@ class StepClock {
   Device& device_;
   std::unique_ptr<TimeMarks> marks_;
   TraceTrack* trace_;
-  // With a trace: when the marks were made. On a GPU only those of updates, when they were reached.
+  // With a trace: when the marks were made. On a GPU only the marks of updates, when the device
+  // reached them.
   std::array<std::int64_t, kMarks> host_ns_ = {};
   std::int64_t first_begin_ns_ = 0;  // of the step's first part
   std::uint64_t step_ = 0, pending_step_ = 0;
@@ -224,7 +225,7 @@ class StepClock {
   bool is_pending_ = false;
   bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
-  // The times of the parts that came before. Waiting between parts counts as before the step.
+  // The times of the earlier parts. Waiting between parts counts as before the step.
   static constexpr double kLeast_s = 1e-12;
   double before_first_ = 0, between_ = 0;
   LoopTimes earlier_;

@@ -16,7 +16,7 @@ void SyncPolicy::update_averages(double progress) {
   parts_.averages.update_ema(progress);
 }
 
-// The wish came with the sums, to all ranks.
+// The request came with the sums, to all ranks.
 bool SyncPolicy::agree_on_stop(std::uint64_t, bool wish) { return wish; }
 
 void SyncPolicy::swap_evaluated() { parts_.averages.swap(); }
@@ -104,7 +104,7 @@ class EveryStep final : public SyncPolicy {
   double learning_rate_ = 0.0;  // of the running step
 };
 
-// Its exchange has no tensors.
+// With ranks that train alone, the exchange has no tensors.
 class Alone final : public OwnSteps {
  public:
   using OwnSteps::OwnSteps;
@@ -143,8 +143,8 @@ OwnSteps::OwnSteps(SyncParts& parts) : SyncPolicy(parts), squares_(parts.device)
 
 void OwnSteps::begin_step(std::uint64_t, double) { squares_[0] = 0.0; }
 
-// An exchange looks at every value; without one nobody else does. The squares of finite floats do
-// not overflow a double.
+// An exchange checks every value; without one this sum does. The squares of finite floats do not
+// overflow a double.
 void OwnSteps::backward(const TensorView& images) {
   parts_.network.backward(images, {});
   parts_.earlier.add_to(parameters().gradients());
@@ -155,7 +155,7 @@ void OwnSteps::finish_without_batch() {
   sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
 }
 
-// Each rank decides for its own model, also by its loss.
+// Each rank decides for its own model, and also checks its loss.
 bool OwnSteps::judge(const StepVerdict&, const LossSums& loss) {
   return std::isfinite(loss.loss) && std::isfinite(squares_[0]);
 }
@@ -166,7 +166,7 @@ SyncPolicies::SyncPolicies(SyncParts parts, bool exchange,
     : parts_(std::move(parts)) {
   net::Parameters& parameters = parts_.network.parameters();
   parts_.exchanged = parameters.gradients();
-  if (rounds && rounds->delay > 0) {
+  if (rounds && rounds->has_delay()) {
     exchanged_ = DeviceArray(parts_.device, parts_.exchanged.size());
     parts_.exchanged = exchanged_.values();
   }

@@ -2,8 +2,8 @@
 // (--sync-every from=, auto):
 //
 //   every step   the sum of the ranks' gradients, at every step
-//   rounds       each rank trains alone for some steps, and then all exchange what their parameters
-//                have changed by (round_sync.hpp)
+//   rounds       each rank trains alone for some steps, and then all ranks exchange the changes of
+//                their parameters (round_sync.hpp)
 //   alone        nothing (--exchange off)
 //
 // Training loop and replica call the same functions at the same places, whatever the policy is:
@@ -19,8 +19,8 @@
 //     end_step()           the loop, after the update or without one
 //     agree_on_stop()
 //
-// Between begin_step() and await_sums() a rank's parameters may be ahead of those that all ranks
-// have in common (step_ahead.hpp).
+// Between begin_step() and await_sums() a rank's parameters may be ahead of the common ones
+// (step_ahead.hpp).
 //
 // All ranks make the same calls. Failures are thrown as in comm/gradient_sync.hpp.
 #pragma once
@@ -50,8 +50,11 @@ namespace dp {
 struct RoundOptions {
   std::size_t ranks = 1;
   OuterOptions outer = {};
-  // The steps of the next round behind which an exchange runs; 0: all ranks wait for it.
+  // Steps of the next round that run while an exchange is under way; 0: all ranks wait for it.
   std::size_t delay = 0;
+  bool has_longest_delay = false;  // instead of `delay`: all steps of a round but its last
+
+  [[nodiscard]] bool has_delay() const { return delay > 0 || has_longest_delay; }
 };
 
 // The parts of a replica that a policy uses. The replica owns all but the spans and numbers.
@@ -64,14 +67,14 @@ struct SyncParts {
   // The exchanged values: the model's gradients or, if rounds have a delay, memory of its own,
   // since the next round computes gradients meanwhile.
   std::span<float> exchanged = {};
-  // By tensor: weight decay that is part of the gradient, as the exchange adds the momentum; 0: the
-  // optimiser does both.
+  // By tensor: weight decay to add to the gradient, because the exchange applies the momentum; 0:
+  // the optimiser applies both.
   std::vector<float> exchanged_decays = {};
   std::vector<float> rate_factors = {};  // by tensor, of the learning rate
-  // Not where layers combine values of all ranks, which must then have the same parameters.
+  // False if layers combine values of all ranks, which must then have the same parameters.
   bool steps_ahead = true;
   std::size_t ranks = 1;
-  GradientSync* sync = nullptr;  // not before it is planned
+  GradientSync* sync = nullptr;  // null until it is planned
 };
 
 // A step and its place in the epoch.
@@ -79,24 +82,24 @@ struct StepPlace {
   std::uint64_t step = 0;  // of the run
   std::size_t in_epoch = 0, of_epoch = 1;
   double learning_rate = 1.0;
-  double progress = -1.0;  // the share of the run that is done with it; below 0: not known
+  double progress = -1.0;  // fraction of the run done, with this step; below 0: unknown
 
   [[nodiscard]] bool is_last() const { return in_epoch + 1 == of_epoch; }
   [[nodiscard]] std::size_t left() const { return of_epoch - in_epoch - 1; }
 };
 
-// An exchange after which all ranks have gone back to the common parameters, since some rank's
-// change of them was not finite.
+// A failed exchange: some rank's change of parameters was not finite, and all ranks have gone back
+// to the common parameters.
 struct LostExchange {
   StepVerdict verdict;
-  std::int64_t steps = 0;  // that are lost, without those that this rank had skipped
+  std::int64_t steps = 0;  // lost steps, without those that this rank had skipped
   int in_a_row = 1;
 };
 
 struct SyncResult {
-  bool stop = false;           // some rank wishes it, as far as this one knows
+  bool stop = false;           // some rank asks for it, as far as this one knows
   bool has_exchanged = false;  // in the step, or after it
-  std::int64_t exchanges = 0;  // that have come to their end
+  std::int64_t exchanges = 0;  // that have ended
   std::vector<LostExchange> lost = {};
 };
 
@@ -108,40 +111,40 @@ class SyncPolicy {
   SyncPolicy& operator=(const SyncPolicy&) = delete;
 
   // ---- a step
-  // Once per epoch the sums are compared with the exact ones.
+  // Plans the step. Once per epoch the sums are compared with the exact ones.
   virtual void plan_step(const StepPlace& place) = 0;
-  // progress: the share of the run that lies before the step; below 0: not known.
+  // progress: the fraction of the run that lies before the step; below 0: unknown.
   virtual void begin_step(std::uint64_t step, double progress) = 0;
-  // By how many images the gradient of the loss is divided.
+  // The gradient of the loss is divided by this number of images.
   [[nodiscard]] virtual double loss_divisor(std::size_t global_samples) const = 0;
-  // Operations, which may be recorded: the backward pass of the step's last part, to which the
-  // gradients of the earlier ones are added.
+  // Device operations, which may be recorded: the backward pass of the step's last part, to which
+  // the gradients of the earlier parts are added.
   virtual void backward(const TensorView& images) = 0;
   // Instead, if this rank has no images in the last part: its gradients are the earlier parts'.
   virtual void finish_without_batch() = 0;
-  // The device has certainly computed the gradients, and sums over ranks are in place.
+  // On return the device has computed the gradients, and sums over ranks are in place.
   virtual StepVerdict await_sums() = 0;
-  // Whether the update follows; a gradient that is not finite would spoil the parameters. `loss`:
-  // of this rank.
+  // Whether the update follows: a gradient that is not finite would spoil the parameters. loss: of
+  // this rank.
   [[nodiscard]] virtual bool judge(const StepVerdict& verdict, const LossSums& loss) = 0;
   // replicated: judge() is the same on all ranks; own: each rank judges its own steps.
   [[nodiscard]] virtual StateShare judged() const = 0;
-  // progress: the share of the run that is done with this update.
+  // progress: the fraction of the run that is done, including this update.
   virtual void update_averages(double progress);
   // verdict: of await_sums().
   virtual SyncResult end_step(const StepVerdict& verdict, const StepPlace& place) = 0;
-  // Whether all ranks stop after that many steps of the run.
+  // Whether all ranks stop after this many steps of the run.
   [[nodiscard]] virtual bool agree_on_stop(std::uint64_t steps, bool wish);
 
   // ---- between steps
-  // Whether an exchange is under way, for which a call of reducer().run() would wait.
+  // Whether an exchange is under way. A call of reducer().run() would wait for it.
   [[nodiscard]] virtual bool is_under_way() const { return false; }
   [[nodiscard]] virtual ExchangeWindow window() const { return {}; }
-  // Before and after an evaluation or an export of weights, which is one of averaged weights, if
-  // there are any, and otherwise of common ones.
+  // Call it before and after an evaluation or an export of weights. These use averaged weights, if
+  // there are any, and otherwise the common ones.
   virtual void swap_evaluated();
   // Collective, after a checkpoint was read by other ranks than those that wrote it: makes the
-  // parameters equal. This rank stands for that many of the earlier ones.
+  // parameters equal. This rank stands for `counts_for` of the earlier ranks.
   virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
   // Lists the policy's own state, which comes before the model's.
   virtual void list_state(StateVisitor& visitor);
@@ -157,7 +160,8 @@ class SyncPolicy {
   SyncParts& parts_;
 };
 
-// Each rank's steps follow from its own gradient: what rounds and ranks alone have in common.
+// The common part of rounds and of ranks that train alone: each rank's steps follow from its own
+// gradient.
 class OwnSteps : public SyncPolicy {
  public:
   explicit OwnSteps(SyncParts& parts);
@@ -174,7 +178,7 @@ class OwnSteps : public SyncPolicy {
 
 class RoundPolicy;
 
-// The policies of a run: gradients at every step or nothing, and rounds after it or from the start.
+// The policies of a run: gradients at every step or nothing, and rounds, from the start or later.
 class SyncPolicies {
  public:
   SyncPolicies(SyncParts parts, bool exchange, const std::optional<RoundOptions>& rounds,
@@ -187,10 +191,10 @@ class SyncPolicies {
   // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& now() { return *now_; }
   [[nodiscard]] const SyncPolicy& now() const { return *now_; }
-  // Before the first step of an epoch. round_steps: the steps of a round; 0: no rounds. Returns
-  // whether the policy is another one. learning_rate: of the epoch's first step.
+  // Call it before the first step of an epoch. round_steps: the steps of a round; 0: no rounds.
+  // learning_rate: of that step. Returns whether the policy has changed.
   bool begin_epoch(std::size_t round_steps, double learning_rate);
-  // The judgement of rounds so far, in a run that has them.
+  // Lists the counts of skipped steps and lost rounds, in a run that has rounds.
   void list_judgement(StateVisitor& visitor);
 
  private:

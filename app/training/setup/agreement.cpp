@@ -17,7 +17,7 @@ namespace {
 std::uint64_t hash_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 // Collective: calls tell(rank, its text, text of rank 0) on rank 0 for the first rank whose text
-// differs from rank 0's. What it throws is thrown by all.
+// differs from rank 0's. All ranks throw what it throws.
 template <class Tell>
 void compare(Communicator& comm, const std::string& mine, Tell tell) {
   const std::vector<std::uint64_t> hashes = comm.all_gather(hash_of(mine));
@@ -48,8 +48,8 @@ void agree_on_program(Communicator& comm) {
   };
   const std::string revision = git_revision(), build = build_id();
   const std::string source = fmt::format("dptrain {} of revision {}", DP_VERSION, revision);
-  // Builds for two architectures always differ. Their sources are equal if the revision is, which
-  // says so only where nothing was changed since.
+  // Builds for two architectures always differ. Their sources are equal if the revisions are, but
+  // only if nothing was changed since.
   const bool names_sources = revision != "unknown" && !revision.ends_with("-dirty");
   const std::vector<Key> keys = comm.all_gather(Key{.source = hash_of(source + mpi_version()),
                                                     .architecture = hash_of(architecture()),

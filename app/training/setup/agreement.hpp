@@ -1,6 +1,6 @@
-// What all ranks must have in common before the first step, so that no run computes with different
-// programs, options or processors without saying so. (The data have a check of their own,
-// run_setup.cpp.) One collective of a few bytes if all agree.
+// Checks before the first step that all ranks have the same program and options and, if it matters,
+// the same kind of processor, so that no run silently mixes them. (run_setup.cpp compares the
+// data.) One collective of a few bytes if all agree.
 //
 // All are collective. If ranks differ, all throw the same AgreedError, which names the first rank
 // that differs and how:
@@ -9,7 +9,7 @@
 //                operations that no compiler fuses, and of sums in a fixed order.  exit code 2
 //     options    the command line, with what --config and --recipe add; --device and --threads
 //                are each rank's own                                      exit code 2
-//     processor  only where an update of the weights depends on it       exit code 5
+//     processor  only if an update of the weights depends on it          exit code 5
 #pragma once
 
 #include <string>
@@ -23,14 +23,14 @@ namespace dp {
 
 void agree_on_program(Communicator& comm);
 
-// `options` are those of rank 0, which all ranks use, except that a rank keeps its own device and
-// threads; `arguments` is this rank's own command line.
+// `options` are rank 0's, which all ranks use, except that each rank keeps its own device and
+// threads. `arguments` is this rank's own command line.
 void agree_on_options(Communicator& comm, Options& options,
                       const std::vector<std::string>& arguments, const OptionContext& context);
 
-// Ranks may have different processors and numbers of threads: replicas stay equal, since all use
-// the same sums. Rank 0 says that the bits are repeated on such machines only. The optimiser Muon
-// needs processors of one kind.
+// Ranks may have different processors and numbers of threads: replicas stay equal, because all use
+// the same sums. Rank 0 then reports that the bits are repeated only on such machines. The
+// optimiser Muon needs processors of one kind.
 void agree_on_processors(Communicator& comm, const Options& options, const Device& device);
 
 }  // namespace dp

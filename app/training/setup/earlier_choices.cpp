@@ -62,8 +62,8 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
-// The log of a run whose shares were even throughout need not say so. Nothing else is known for
-// another number of ranks.
+// The log of a run whose shares were always even need not contain them. For another number of ranks
+// nothing else is known.
 void repeat_shares(RunChoices& earlier, std::size_t ranks) {
   if (earlier.shares.empty() || earlier.shares.front().weights.size() != ranks) {
     earlier.shares = {{0, std::vector<std::uint64_t>(ranks, 1)}};

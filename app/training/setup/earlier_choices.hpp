@@ -1,6 +1,6 @@
-// --autotune FILE.h5: a run takes the choices that an earlier run made by measurement, so that it
-// can repeat that run bit for bit. These are algorithms, the size of buckets, the path of a GPU's
-// gradients, and the rates of --compress auto.
+// --autotune FILE.h5: a run takes over the choices that an earlier run made by measurement, so that
+// it can repeat that run bit for bit. The choices are algorithms, the size of buckets, the path of
+// a GPU's gradients, and the rates of --compress auto.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 namespace dp {
 
 // Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into their
-// device's table. A run that is resumed has algorithms, buckets and path from its checkpoint, and
-// takes only what belongs to steps: rates and rounds. Throws AgreedError if the log cannot be read
-// or lacks what is needed, or, unless resumed, if that run had another model, precision, device of
-// rank 0 or batch size per rank, since its choices were made for those.
+// device's table. A resumed run has algorithms, buckets and path from its checkpoint, and takes
+// only what belongs to steps: rates and rounds. Throws AgreedError if the log cannot be read or
+// lacks a needed choice. Unless resumed, it also throws if that run had another model, precision,
+// device of rank 0 or batch size per rank, because its choices were made for those.
 void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
                               std::size_t batch_at_once, bool is_resumed, RunChoices& choices);
 
-// Call it when everything is planned. Throws Error(usage) if a choice was needed that the earlier
-// run has not made, because it used another version of dptrain; the fixed rule would silently give
-// other bits. Not for a run without --autotune FILE.h5, nor for one that is resumed.
+// Call it when everything is planned. Throws Error(usage) if this run needs a choice that the
+// earlier run has not made, because it used another version of dptrain; the fixed rule would
+// silently give other bits. Do not call it without --autotune FILE.h5 or in a resumed run.
 void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device);
 
 }  // namespace dp

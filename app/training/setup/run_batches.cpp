@@ -58,9 +58,9 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
   return shares;
 }
 
-// How many images a rank computes at once: the largest batch of the schedule if that fits into
-// memory of a rank of each kind of device, else half of it and so on. With --accumulate a part
-// keeps its size.
+// The number of images that a rank computes at once: the largest batch of the schedule if it fits
+// into the memory of a rank of each kind of device, otherwise half of it, and so on. With
+// --accumulate a part keeps its size.
 std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const RankMachine& machine,
                                 Replica& replica) {
   const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);
@@ -71,7 +71,7 @@ std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const R
     while (machine.is_first_of_kind && part > least) {
       try {
         replica.network().check_memory(part, ranks_here);
-        // A GPU says it when memory is allocated.
+        // On a GPU, running out of memory shows when memory is allocated.
         if (replica.device().kind() == DeviceKind::cuda) {
           replica.prepare(part, net::Mode::training);
         }
@@ -151,8 +151,8 @@ std::string check_single_images(const RunPlan& plan, const ImageSource& images, 
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the
 // smaller last one, in training and in evaluation. The first rank of each kind of device measures
-// algorithms while the others wait, so that nothing disturbs the measurement, and all ranks use
-// these choices.
+// algorithms while the others wait, so that nothing disturbs the measurement. All ranks use its
+// choices.
 void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
                          const RankMachine& machine, bool goes_on, Replica& replica) {
   Device& device = replica.device();
@@ -191,8 +191,8 @@ void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset&
       check_choices_are_complete(plan.options, plan.choices, device);
     }
   });
-  // Kinds have keys of their own. A rank that has not measured has an earlier run's choices or
-  // none.
+  // Each kind of device has keys of its own. A rank that has not measured has an earlier run's
+  // choices or none.
   std::string choices;
   for (const std::string& of_rank :
        comm.gather(machine.is_first_of_kind ? device.tuning().export_text() : std::string())) {

@@ -1,4 +1,4 @@
-// The batch sizes of a run: in how many parts a rank computes them, and their plans.
+// The batch sizes of a run: in how many parts a rank computes them, and the plans for them.
 #pragma once
 
 #include <cstddef>
@@ -14,44 +14,44 @@
 
 namespace dp {
 
-// Throws Error(usage) where a step of that many images, or one that --batch-schedule makes of it,
-// has none for some rank. The batch is a checkpoint's if the run goes on.
+// Throws Error(usage) if a step of this many images, or of a size that --batch-schedule makes of
+// it, leaves a rank without images. In a resumed run the batch is the checkpoint's.
 void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
                    bool goes_on);
 
-// How ranks divide a step as the run begins. Throws Error(usage) if --shares does not fit the
-// number of ranks, or leaves a rank without an image. A run that goes on from a checkpoint with
-// another number of ranks has even shares.
+// How ranks divide a step at the start of the run. Throws Error(usage) if --shares does not fit the
+// number of ranks, or leaves a rank without an image. A run that is resumed with another number of
+// ranks has even shares.
 [[nodiscard]] Shares first_shares(const Options& options, std::size_t global_batch,
                                   std::size_t ranks, bool goes_on);
 
-// Collective. How many images a rank computes at once.
+// Collective. The number of images that a rank computes at once.
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
                                               const RankMachine& machine, Replica& replica);
 
-// A run whose steps are looked at. It may be another one than that which looks: a rehearsal has
-// fewer images in a step.
+// The run whose steps are examined. It may be another one than the run that examines them: a
+// rehearsal has fewer images in a step.
 struct PlannedSteps {
   const Options& options;
   std::size_t samples = 0;  // training images
   std::size_t ranks = 1;
   Shares shares = {};
   std::size_t global_batch = 0;
-  std::size_t largest_part = 0;  // images that a rank computes at once; 0: as many as there are
-  bool goes_on = false;          // from a checkpoint
+  std::size_t largest_part = 0;  // images that a rank computes at once; 0: all of its share
+  bool goes_on = false;          // resumed from a checkpoint
 };
 struct SingleValues {
   bool is_error = false;  // in every step; otherwise in some
   std::string text;
 };
-// The layers of batch normalisation that have one value per channel for a single image.
+// The batch-normalisation layers that have one value per channel for a single image.
 [[nodiscard]] std::vector<std::string> norms_of_single_values(const Options& options,
                                                               const ImageSource& images);
 // Nothing if no step of the run gives one of these layers a single value.
 [[nodiscard]] std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
                                                              const PlannedSteps& planned);
-// When the parts are planned. Throws Error(usage) if batch normalisation has a single value in
-// every step. Returns a warning if it has in some; otherwise it is empty.
+// Call it when the parts are planned. Throws Error(usage) if batch normalisation has a single value
+// in every step. Returns a warning if this happens in some steps, otherwise an empty text.
 [[nodiscard]] std::string check_single_images(const RunPlan& plan, const ImageSource& images,
                                               bool goes_on);
 

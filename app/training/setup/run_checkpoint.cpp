@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// Without an exchange nobody else has what a rank has learnt.
+// Without an exchange only the rank itself has its model.
 void check_own_models(const RunPlan& plan, const ResumePoint& point) {
   if (plan.options.exchange) return;
   const CheckpointId& id = point.checkpoint;
@@ -35,7 +35,7 @@ void check_own_models(const RunPlan& plan, const ResumePoint& point) {
 
 void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint) {
   const Options& options = plan.options;
-  // The ranks of an earlier run need up to this time to notice that it has ended.
+  // The ranks of an earlier run need up to this time to notice its end.
   const double patience_s = std::min(15.0, options.comm_timeout_s);
   const std::string& folder = options.checkpoint;
   checkpoint.attempt = draw_attempt(comm);
@@ -53,8 +53,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
   });
   checkpoint.resume = find_resume_point(options, comm);
   if (!checkpoint.resume) {
-    // A run that goes on is not ended by a disk that cannot be written. The next checkpoint reports
-    // it.
+    // A disk that cannot be written does not end a resumed run. The next checkpoint reports it.
     if (options.resume) {
       together(comm, kDptrainNames, [&] {
         if (why_not) std::rethrow_exception(why_not);
@@ -70,7 +69,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
     plan.planned_ranks = head.number("planned_ranks");
     plan.choices.bucket_bytes = head.number("bucket_bytes");
     plan.choices.exchange_path = head.get("exchange_path");
-    // Before links had weights, all owned as much.
+    // Before links had weights, all ranks owned the same part.
     if (checkpoint.resume->checkpoint.ranks == plan.ranks) {
       plan.choices.owner_weights = head.has("owner_weights") ? head.get("owner_weights") : "";
     }
@@ -106,7 +105,7 @@ CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts, const Gradien
   head.set("bucket_bytes", sync.bucket_bytes());
   head.set("exchange_path", sync.path());
   head.set("owner_weights", owner_weights_text(plan.owner_weights));
-  // Also where the run goes on with another device: velocities are a part of its state.
+  // Also if the run is resumed on another device: velocities are part of its state.
   head.set("auto_sends_velocities", plan.sends_velocities ? 1 : 0);
   return head;
 }

@@ -1,4 +1,4 @@
-// The parts of a run's set-up that a checkpoint decides, and the text of a checkpoint's head.
+// The parts of a run's set-up that depend on a checkpoint, and the text of a checkpoint's head.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,22 @@
 namespace dp {
 
 struct RunCheckpoint {
-  std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored
+  std::optional<ResumePoint> resume;  // of a resumed run, until its state is restored
   std::uint32_t attempt = 0;          // the number of this start of the program
   std::optional<CheckpointLock> lock;
-  std::vector<std::string> notes = {};  // on rank 0: what differs from the checkpoint's run
+  std::vector<std::string> notes = {};  // on rank 0: differences from the checkpoint's run
   bool has_other_schedule = false;      // --epochs or milestones= differ from it
 };
 
-// Collective, before the data are loaded: looks for the checkpoint to go on from, compares its
-// options with the run's, and takes over what was chosen by measurement.
+// Collective, before the data are loaded: finds the checkpoint to resume from, compares its options
+// with the run's, and takes over the choices made by measurement.
 void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint);
 
 [[nodiscard]] RunFacts collect_facts(const Communicator& comm, const Device& device,
                                      std::uint64_t data_hash);
 
-// Collective: compares data, build and machines with those of the checkpoint: compare_facts(), and
-// each rank's device with the one on which the part that it takes over was computed. Rank 0 gets
-// what differs.
+// Collective: compares data, build and machines with the checkpoint's (compare_facts()), and each
+// rank's device with the device that computed the part it takes over. Rank 0 gets the differences.
 [[nodiscard]] std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& point,
                                                        const Options& options,
                                                        const RunFacts& facts);

@@ -20,8 +20,8 @@ namespace dp {
 
 struct RankMachine {
   // Collective. Ranks may compute on different kinds of devices: gradients differ in their last
-  // bits, but all use the same sums, and updates have the same bits on both kinds. All ranks throw
-  // the same AgreedError.
+  // bits, but all ranks use the same sums, and updates give the same bits on both kinds. All ranks
+  // throw the same AgreedError.
   RankMachine(const Options& options, Communicator& comm);
 
   CpuShare share;

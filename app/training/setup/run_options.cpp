@@ -106,7 +106,8 @@ std::optional<RoundOptions> round_options(const Options& options, const RoundSch
   return RoundOptions{
       .ranks = ranks,
       .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
-      .delay = checked_cast<std::size_t>(options.sync_delay)};
+      .delay = checked_cast<std::size_t>(options.sync_delay),
+      .has_longest_delay = rounds.is_auto()};
 }
 
 std::optional<AugmentationRule> augmentation_rule(const Options& options) {

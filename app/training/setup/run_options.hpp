@@ -1,4 +1,4 @@
-// What the options of a training run are to the libraries.
+// The options of a training run in the terms of the libraries.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,27 @@
 namespace dp {
 
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
-// Whether --compress auto, if it is not told, sends velocities (comm/topologies/velocity.hpp): on a
-// CPU, where the optimiser can leave its momentum to an exchange at every step. The same bits then
-// do more (experiments/README.md, "ecq and auto"). Beside a GPU the host would need more time for
-// them than for the codec.
+// Whether --compress auto sends velocities (comm/topologies/velocity.hpp) if velocity= is not
+// given: on a CPU, if the optimiser can leave its momentum to an exchange at every step. The same
+// bits then achieve more (experiments/studies/velocity.md). Beside a GPU the host would need
+// more time for velocities than for the codec.
 [[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
-// scaling: the factor of --lr.
+// scaling: the factor for --lr.
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
                                                     std::size_t steps_per_epoch);
 
-// Nothing with --augment off. Without a shape it is not asked whether images can be changed so.
+// Nothing with --augment off. Without a shape it does not check whether the images can be changed
+// this way.
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options);
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
                                                                 const ImageShape& shape);
-// Nothing where gradients are exchanged at every step.
+// Nothing if gradients are exchanged at every step.
 [[nodiscard]] std::optional<RoundOptions> round_options(const Options& options,
                                                         const RoundSchedule& rounds,
                                                         std::size_t ranks);
 
-// The names in a list with commas; empty ones are left out.
+// The names in a list joined by commas, without empty ones.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& list);
 
 }  // namespace dp

@@ -1,5 +1,5 @@
-// The plan of a run: values that are decided before its parts are made, the same on all ranks but
-// for the link.
+// The plan of a run: values that are decided before its parts are made. All but the link are the
+// same on all ranks.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +21,17 @@ namespace dp {
 struct RunPlan {
   const Options& options;
   std::size_t ranks = 1;
-  std::size_t planned_ranks = 1;  // with which the run was begun: decides the learning rate
+  std::size_t planned_ranks = 1;  // that the run was begun with: decides the learning rate
   std::size_t global_batch = 0;   // before --batch-schedule changes it
   BatchSchedule batches = {};     // the sizes of all epochs
   RoundSchedule rounds = {};
   Shares shares = {};             // of the ranks, as the run begins
   std::size_t largest_part = 0;   // images that a rank computes at once
-  RunChoices choices = {};        // with --autotune FILE.h5, or a checkpoint's
+  RunChoices choices = {};        // from --autotune FILE.h5, or from a checkpoint
   bool sends_velocities = false;  // what --compress auto does if velocity= is not given
-  // By rank, how much of each bucket it owns, with direct (owner_weights.hpp); empty: all alike.
+  // By rank, its part of each bucket with topology direct (owner_weights.hpp); empty: all alike.
   std::vector<std::uint32_t> owner_weights = {};
-  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: not told apart
+  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: unknown for single ranks
   LinkProbe link = {};  // zeros if nothing is exchanged, and with --autotune off
   net::ScheduleOptions schedule = {};
 
@@ -43,12 +43,12 @@ struct RunPlan {
     const std::size_t of_rank = (shares.most(batch, ranks) + largest_part - 1) / largest_part;
     return std::max(static_cast<std::size_t>(options.accumulate), of_rank);
   }
-  // Evaluation has batches of the size of the run's first parts.
+  // Evaluation uses batches of the size of the run's first parts.
   [[nodiscard]] std::size_t test_batch() const {
     const auto parts = static_cast<std::size_t>(options.accumulate);
     return (global_batch + parts - 1) / parts;
   }
-  // By what the learning rate is multiplied if the batch grows by the factor `times`.
+  // The factor of the learning rate if the batch grows by the factor `times`.
   [[nodiscard]] double rate_factor(double times) const {
     if (options.lr_scaling == Options::LrScaling::none) return 1.0;
     return options.lr_scaling == Options::LrScaling::sqrt ? std::sqrt(times) : times;

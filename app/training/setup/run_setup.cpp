@@ -1,3 +1,7 @@
+// Run's constructor, at the end of this file, makes the parts of a run in this order: checkpoint to
+// resume from, data, choices of an earlier run, measured links, owners of buckets, replica, parts
+// of a step, loaders, initial weights, algorithms for all batch sizes, recorder with the log, and
+// the connection of the reducer. The functions before it make single parts.
 #include "app/training/setup/run_setup.hpp"
 
 #include <algorithm>
@@ -75,8 +79,8 @@ void plan_batches(RunPlan& plan, const std::optional<ResumePoint>& resume) {
   plan.shares = first_shares(options, plan.global_batch, plan.ranks, resume.has_value());
 }
 
-// Ranks with different images would train without any error. Their files may also differ in size,
-// so this check comes before anything that depends on the number of images.
+// Ranks with different images would train without any error. The number of images may differ, too,
+// so this check comes before anything that depends on it.
 void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
                    const std::string& folder) {
   struct Summary {
@@ -84,7 +88,7 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
   };
   const std::vector<Summary> all = comm.all_gather(
       Summary{hash, std::uint64_t{data.train->count()}, std::uint64_t{data.test->count()}});
-  // The data of most ranks are taken to be right, or rank 0's if no set leads.
+  // The data of most ranks are taken to be right; in a tie, the lowest rank's.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
   };
@@ -105,7 +109,7 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
                   rank, comm.hosts()[rank], tell(*odd), tell(usual), folder));
 }
 
-// The measured links, or those that --throttle makes if they are slower.
+// Measures the links. --throttle limits their rates.
 void measure_network(Communicator& comm, RunPlan& plan) {
   plan.link = probe_link(comm, &plan.own_link_bytes_per_s);
   const double most = plan.options.throttle.bit_per_s / 8;
@@ -114,8 +118,8 @@ void measure_network(Communicator& comm, RunPlan& plan) {
   for (double& own : plan.own_link_bytes_per_s) own = std::min(own, most);
 }
 
-// Who owns how much of a bucket: as in an earlier run or before the checkpoint, or by the measured
-// links. The same on all ranks.
+// Each rank's part of a bucket with topology direct: as in an earlier run or before the checkpoint,
+// or by the measured links. The same on all ranks.
 void choose_owners(RunPlan& plan) {
   if (plan.options.topology != "direct") return;
   if (plan.choices.owner_weights) {
@@ -125,14 +129,14 @@ void choose_owners(RunPlan& plan) {
   plan.owner_weights = owner_weights(plan.own_link_bytes_per_s);
 }
 
-// Of this rank, if links were told apart.
+// The rate of this rank's link, or the common rate if links were not measured one by one.
 double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
   return plan.own_link_bytes_per_s.empty() ? plan.link.bytes_per_s
                                            : plan.own_link_bytes_per_s[rank];
 }
 
-// The size of buckets for these tensors: as given, or an earlier run's, or one for the network that
-// was measured.
+// The size of buckets for these tensors: as given, or an earlier run's, or one that suits the
+// measured network.
 std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tensors,
                            const CodecSpec& codec) {
   if (plan.options.bucket_mb > 0) return static_cast<std::size_t>(plan.options.bucket_mb * 1e6);
@@ -140,7 +144,8 @@ std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tens
   return choose_bucket_bytes(plan.link, plan.ranks, codec, tensors);
 }
 
-// The place where a GPU's gradients are encoded, if an option or an earlier run decides it.
+// The place where a GPU's gradients are encoded; automatic, unless an option or an earlier run
+// decides it.
 ExchangePath exchange_path(const RunPlan& plan) {
   if (plan.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
   if (plan.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;
@@ -209,8 +214,8 @@ std::unique_ptr<Replica> make_replica(const RunPlan& plan, std::size_t rank, boo
       replica);
 }
 
-// A GPU leaves the processor to the loader. On a CPU the layers' threads are busy everywhere, but
-// they are quickest if images never keep them waiting.
+// With a GPU the processor is free for the loader. On a CPU the layers' threads are busy all the
+// time, but they are fastest if they never wait for images.
 std::size_t loader_threads(const Options& options, const RankMachine& machine, bool is_decoded) {
   if (options.loader_threads > 0) return to_size(options.loader_threads);
   if (!is_decoded) return 1;

@@ -27,12 +27,12 @@ void check_traced_steps(const Options& options, std::size_t steps);
 
 // The parts refer to each other, so a Run cannot be moved.
 struct Run {
-  // A rehearsal computes a few steps for --check and --plan. Its options are not those of the run
-  // that it stands for.
+  // A rehearsal computes a few steps for --check and --plan. Its options differ from the options of
+  // the run that it stands for.
   enum class Purpose { training, rehearsal };
 
-  // Collective. When it returns, the thread of the replica's reducer owns the communicator. Rank 0
-  // tells `progress` what happens.
+  // Collective. Afterwards the thread of the replica's reducer owns the communicator. Rank 0
+  // reports events to `progress`.
   Run(const Options& options, Communicator& communicator, RunSink& progress,
       Purpose purpose = Purpose::training);
   Run(const Run&) = delete;

@@ -48,7 +48,7 @@ Where single_images_in(const ImageDivision& division) { return find_single_image
 
 bool needs_smaller_parts(const ImageDivision& division, const SingleImageRemedies& can,
                          Where wanted_at_most) {
-  // A --batch-size is that of a part.
+  // With --accumulate, --batch-size is the size of a part.
   const bool is_of_part = can.batch == "--batch-size" &&
                           std::ranges::none_of(division.batches, [](const DividedBatch& batch) {
                             return batch.is_scheduled;
@@ -75,7 +75,7 @@ std::string any_of(const std::vector<std::string>& remedies) {
   return text;
 }
 
-// The options that decide the batches which are to blame, each once.
+// The options that cause the batches, each once.
 struct Blame {
   bool base = false, schedule = false;
 };
@@ -139,7 +139,7 @@ std::string remedies_text(const SingleImages& found, const ImageDivision& divisi
   if (can.goes_on) {
     ImageDivision fewer = division;
     const Where wanted = is_always ? Where::in_some_steps : Where::nowhere;
-    fewer.shares = {};  // with which other ranks go on
+    fewer.shares = {};  // other ranks would have other shares
     while (--fewer.ranks > 0) {
       if (single_images_in(fewer) <= wanted) return "fewer ranks";
     }

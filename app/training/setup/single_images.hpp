@@ -1,5 +1,5 @@
-// Training steps in which batch normalisation works on a single image. Where its map is 1x1, too,
-// it has one value per channel, and the step trains on constants (net/single_values.hpp).
+// Training steps in which batch normalisation works on a single image. If its map is 1x1, too, it
+// has one value per channel, and the step trains on constants (net/single_values.hpp).
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace dp {
 
-// How a run divides its images. Batch normalisation takes the images of a rank's part of a step,
-// or, with sync_bn, of the parts of all ranks that have the same number.
+// How a run divides its images. Batch normalisation takes the images of one rank's part of a step
+// or, with sync_bn, of the equally numbered parts of all ranks.
 struct ImageDivision {
   struct Batch {
     std::size_t images;         // of all ranks in a step; the last step of an epoch may have fewer
@@ -22,19 +22,19 @@ struct ImageDivision {
   std::size_t ranks = 1;
   Shares shares = {};
   bool sync_bn = false;
-  std::vector<Batch> batches = {};  // those that occur
+  std::vector<Batch> batches = {};  // that occur
 };
 
 struct SingleImages {
   enum class Where { nowhere, in_some_steps, in_every_step };
 
   Where where = Where::nowhere;
-  // The batch that has the largest share of such steps in an epoch.
+  // The batch with the largest fraction of such steps in an epoch.
   ImageDivision::Batch batch = {0, 1};
   std::size_t single_steps = 0, steps = 0;  // of an epoch with that batch
 };
 
-// Steps in which a rank, or with sync_bn all ranks together, have a part of a single image.
+// Finds steps in which a rank, or with sync_bn all ranks together, have a part of a single image.
 [[nodiscard]] SingleImages find_single_images(const ImageDivision& division);
 
 // The options that decide the division, and which of them the user can change.
@@ -48,9 +48,9 @@ struct SingleImageRemedies {
   bool goes_on = false;  // from a checkpoint: only the number of ranks can change
 };
 
-// One sentence on what find_single_images() has found: an error's if every step is so, else a
-// warning's. It names the option that is the cause. `layers` are those with maps of 1x1, at least
-// one.
+// One sentence about the result of find_single_images(), which names the option that is the cause:
+// for an error if every step is affected, otherwise for a warning. layers: those with maps of 1x1,
+// at least one.
 [[nodiscard]] std::string describe_single_images(const SingleImages& found,
                                                  const ImageDivision& division,
                                                  const std::vector<std::string>& layers,

@@ -158,12 +158,12 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
   }
 }
 
-// A file that cannot be read, or a disk that cannot be written by now, ends no run that goes on.
+// A file that cannot be read, or a disk that cannot be written now, does not end a resumed run.
 void WeightsExporter::take_earlier() {
   std::error_code ignored;
   if (!std::filesystem::exists(path_, ignored)) return;
   try {
-    // Epochs after the checkpoint come again, and with them the same weights.
+    // Epochs after the checkpoint are trained again, with the same weights.
     with_option_names(kDptrainNames, [&] {
       best_ = read_weights(path_, WhichWeights::best, Setting{"exported weights"}).last;
     });
@@ -173,14 +173,14 @@ void WeightsExporter::take_earlier() {
     try {
       warning_ += fmt::format("; it is now {}, and the best epoch is looked for from here on",
                               move_aside(Setting{"exported weights"}, path_));
-    } catch (const Error&) {  // write() says that a file has the name
+    } catch (const Error&) {  // write() reports that a file has the name
     }
   }
 }
 
 void WeightsExporter::write(WeightSet after_epoch) {
   file_.last = std::move(after_epoch);
-  // Weights of a run that was stopped in its first epoch have no accuracy.
+  // A run that was stopped in its first epoch has weights without an accuracy.
   const bool is_best = !has_best_ || std::isnan(best_.test_accuracy) ||
                        file_.last.test_accuracy > best_.test_accuracy;
   if (is_best) {

@@ -1,4 +1,5 @@
-// Weights from a file before the first step (--init), and into a file after each epoch (--export).
+// Loads weights from a file before the first step (--init), and writes them into a file after each
+// epoch (--export).
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,10 @@ namespace dp {
 // All tensors of the network as evaluation uses them, in torch's order.
 [[nodiscard]] WeightSet collect_weights(Device& device, net::Network& network);
 
-// Sets every tensor of the network, for training and evaluation, from that of the same name. Those
-// whose names fit one of the patterns (with * and ?) keep their values. Throws SettingError(data)
-// if the file has no such tensor or one of another shape, or if a pattern fits no tensor.
+// Sets every tensor of the network, for training and evaluation, from the file's tensor of the same
+// name. Tensors whose names match a pattern of --init-except (with * and ?) keep their values.
+// Throws SettingError(data) if the file has no such tensor or one of another shape, or if a pattern
+// matches no tensor.
 void apply_weights(const WeightsFile& weights, const Options& options, Device& device,
                    net::Network& network);
 
@@ -29,16 +31,16 @@ void load_initial_weights(const Options& options, Communicator& comm, Device& de
 // rank.
 class WeightsExporter {
  public:
-  // What a file means that is there already: nothing may be; the run goes on, and wrote it; or the
-  // run has begun anew, so that the file gets another name.
+  // If the file exists already. refused: it is an error. continued: the resumed run wrote it.
+  // moved: the run has begun anew, so the existing file gets another name.
   enum class Earlier { refused, continued, moved };
   // Throws SettingError(data) if the file could not be made, unless the run goes on.
   WeightsExporter(std::string path, WeightsFile head, Earlier earlier = Earlier::refused);
 
-  // `after_epoch` has the epoch and its results. Throws Error(data); the file is then as before.
+  // `after_epoch` has the epoch and its results. Throws Error(data); the file is then unchanged.
   void write(WeightSet after_epoch);
 
-  // What happened to a file of the run that cannot be read any more; usually empty.
+  // A message if the run's earlier file can no longer be read; usually empty.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 
  private:

@@ -10,25 +10,25 @@
 namespace dp {
 namespace {
 
-// The largest part of a step's time that is taken to be fixed.
+// The largest fraction of a step's time that may be fixed.
 constexpr double kMostFixed = 0.6;
-// Two sizes tell the two numbers of a model apart if they differ by this share: times differ by a
-// few per cent by chance.
+// Two sizes give both numbers of a model if they differ by this fraction. Times differ by a few per
+// cent by chance.
 constexpr double kDistinct = 0.3;
-// A time that differs from its model's by more is taken as it is. Otherwise the model is scaled to
-// the mean of the times since then, or of the last ones.
+// A time that differs from its model's by more replaces it. Otherwise the model is scaled to the
+// mean of the times since then, or of the last kMostInMean.
 constexpr double kJump = 0.1;
 constexpr std::size_t kMostInMean = 5;
-// The part of the expected gain that a trial must show, and for how many intervals it is looked at
-// if the gain is not sure, since steps differ by chance.
+// The fraction of the expected gain that a trial must show. An unsure gain is watched for
+// kTrialIntervals, because steps differ by chance.
 constexpr double kFairPart = 0.3;
 constexpr std::size_t kTrialIntervals = 3;
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
-// A machine's speed has changed if its time differs by these factors: from the one before, or from
-// the model's if its share has changed.
+// A machine's speed has changed if its time differs by these factors: kOtherSpeed from the time
+// before or, if its share has changed, kOtherThanModel from the model's.
 constexpr double kOtherSpeed = 1.2, kOtherThanModel = 1.6;
 
 bool is_beyond(double ratio, double factor) { return ratio > factor || ratio < 1.0 / factor; }
@@ -141,7 +141,7 @@ std::optional<std::vector<std::size_t>> ShareControl::begin(
 std::optional<ShareControl::Decision> ShareControl::decide(
     std::span<const ShareMeasurement> measured, std::span<const std::size_t> images) {
   if (!can_learn(measured, images)) return std::nullopt;
-  if (learn(measured, images)) {  // what was measured before says nothing any more
+  if (learn(measured, images)) {  // earlier measurements no longer hold
     trial_.reset();
     steps_s_.clear();
     pause_ = 0;

@@ -1,4 +1,4 @@
-// Divides the images of a step so that the slowest rank is as quick as possible.
+// Divides the images of a step so that the slowest rank takes the least time.
 //
 // A rank's time for n images is modelled as fixed_s + image_s n. The best division minimises the
 // largest time: without bounds all ranks then need the same time T, and
@@ -18,7 +18,7 @@ struct StepModel {
   [[nodiscard]] double seconds(std::size_t images) const {
     return fixed_s + image_s * static_cast<double>(images);
   }
-  // A guess for a rank that was measured with a single number of images: a twentieth of the time is
+  // A guess for a rank that was measured with only one number of images: a twentieth of the time is
   // fixed.
   [[nodiscard]] static StepModel guess(double images, double seconds) {
     constexpr double kFixed = 0.05;  // of the time
@@ -30,9 +30,9 @@ struct ShareBounds {
   std::size_t least = 1, most = 1;  // images of a rank
 };
 
-// Whole numbers of images, one for each rank, whose sum is `images`. The bounds allow such a
-// division. Deterministic; equal models and bounds get numbers that differ by at most one, the
-// larger ones first.
+// Whole numbers of images, one for each rank, whose sum is `images`. The bounds must allow a
+// division. Deterministic; ranks with equal models and bounds get numbers that differ by at most
+// one, the larger ones first.
 [[nodiscard]] std::vector<std::size_t> divide_images(std::size_t images,
                                                      std::span<const StepModel> models,
                                                      std::span<const ShareBounds> bounds);

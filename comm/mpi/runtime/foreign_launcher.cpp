@@ -12,7 +12,7 @@ namespace {
 
 enum class Counts {
   always,
-  on_this_host,    // the size is that of this host's processes, so MPI may have more ranks
+  on_this_host,    // the size counts this host's processes, so MPI may have more ranks
   without_mpirun,  // mpirun may have inherited the variables
   on_this_host_without_mpirun,
 };
@@ -45,8 +45,7 @@ constexpr std::array<Launcher, 12> kLaunchers = {{
 
 int number(const char* text) { return text == nullptr ? 0 : whole_number(text); }
 
-// Whether the count is that of the tasks that srun --pty has started: a shell, and others that have
-// ended at once.
+// Whether the variables count the tasks of srun --pty: a shell, and others that have ended at once.
 bool is_of_shell(const Launcher& launcher, int processes, const EnvironmentLookup& variable) {
   return launcher.counts == Counts::without_mpirun && variable("SLURM_PTY_PORT") != nullptr &&
          processes == number(variable("SLURM_STEP_NUM_TASKS"));

@@ -20,15 +20,15 @@
 namespace dp {
 namespace {
 
-// From the end of a rank to the end of the process that has started it, in milliseconds. mpirun
-// needs two seconds to end the ranks that it reaches, and more on a busy machine.
+// The time from the end of a rank until the process that has started it is killed. mpirun needs two
+// seconds to end the ranks that it reaches, and more on a busy machine.
 constexpr int kGrace_ms = 6000;
 
 constexpr std::array<std::string_view, 6> kMpiLaunchers = {"mpirun", "mpiexec", "orterun",
                                                            "orted",  "prterun", "prted"};
 
-// The process that has started this rank, if it is one of Open MPI's, as a descriptor that can
-// never stand for another process; -1 otherwise.
+// The process that has started this rank, if it is one of Open MPI's, as a process file descriptor,
+// which cannot refer to a later process with the same number; -1 otherwise.
 int open_launcher() {
   if (rank_from_launcher() < 0) return -1;
   const pid_t parent = ::getppid();
@@ -51,16 +51,16 @@ bool has_ended(int process, int limit_ms) {
   return events > 0;
 }
 
-// The small process. Between fork and its end it makes system calls only, since the threads of the
-// rank, and whatever they had locked, are not there.
+// The small process. After the fork it may make system calls only: the rank's other threads do not
+// exist in it, and the locks that they held stay locked.
 [[noreturn]] void end_launcher(int process) {
   ::setsid();  // mpirun ends the whole process group of a rank
   ::prctl(PR_SET_NAME, "dp-end-job");
-  // mpirun waits until nobody holds the output of a rank any more.
+  // mpirun waits until no process holds a rank's output open, so close it.
   const auto kept = static_cast<unsigned>(process);
   if (kept > 0) ::syscall(SYS_close_range, 0u, kept - 1, 0u);
   ::syscall(SYS_close_range, kept + 1, ~0u, 0u);
-  // mpirun, which waits for its daemons, does not listen to SIGTERM any more.
+  // While mpirun waits for its daemons, it ignores SIGTERM.
   if (!has_ended(process, kGrace_ms)) {
     ::syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0);
   }
@@ -70,7 +70,7 @@ bool has_ended(int process, int limit_ms) {
 void write_exit_code(int exit_code) {
   const char* path = std::getenv("DPTRAIN_EXIT_FILE");
   if (path == nullptr || *path == '\0') return;
-  // The first rank that ends a job says why.
+  // Only the first rank that ends the job writes the exit code.
   const int file = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return;
   std::array<char, 8> text{};

@@ -20,7 +20,7 @@
 namespace dp {
 namespace {
 
-// MPI_Abort, and what comes after it, may take so long. (Usually mpirun ends this process at once.)
+// The time limit of MPI_Abort and the code after it. (Usually mpirun ends this process at once.)
 constexpr double kAbort_s = 3.0;
 
 void say(std::string_view program, std::string_view message) {
@@ -29,7 +29,8 @@ void say(std::string_view program, std::string_view message) {
   std::fflush(stderr);
 }
 
-// A stranger holds a rank until the next look. The others must not take it for silent meanwhile.
+// A foreign connection blocks a rank until the next look. The other ranks must not consider that
+// rank silent meanwhile.
 std::chrono::milliseconds between_looks(double timeout_s) {
   return std::chrono::milliseconds(static_cast<int>(1000 * std::clamp(timeout_s / 8, 0.05, 1.0)));
 }
@@ -113,7 +114,7 @@ int MpiRuntime::end_with_error(std::string_view program) {
 }
 
 void MpiRuntime::abort(int exit_code, std::string_view program, std::string_view message) {
-  // Several ranks of a host notice that another one is lost.
+  // Several ranks of a host may notice that another rank is lost; one of them reports it.
   const bool may_speak =
       exit_code != static_cast<int>(ErrorKind::communication) || is_first_to_speak();
   if (may_speak && !message.empty()) say(program, message);

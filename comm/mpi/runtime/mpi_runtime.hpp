@@ -1,11 +1,11 @@
-// Starts MPI once in a program, and ends it so that no rank is left waiting.
+// Starts MPI once in a program, and ends it without leaving a rank waiting.
 //
 // MPI_Finalize is collective: a rank that calls it while others are in another collective hangs the
-// job. So only the normal path calls it; a destructor that runs because of an exception aborts the
-// job instead. Errors end in one of two ways, see end_with_error.
+// job. Therefore only the normal path calls it; a destructor that runs because of an exception
+// aborts the job instead. end_with_error describes the two ways in which an error ends the program.
 //
-// A watchdog waits beside the calls of MPI that have no deadline of their own (watchdog.hpp), and
-// strangers' connections do not hold a rank (strangers.hpp).
+// A watchdog limits the MPI calls that have no deadline of their own (watchdog.hpp). Connections
+// from foreign programs cannot block a rank (strangers.hpp).
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ namespace dp {
 
 class MpiRuntime {
  public:
-  // Sets the environment variables for Open MPI that follow, except those that are set already,
-  // then initialises MPI for use by one thread at a time, or by several if it can and `has_threads`
-  // asks for it. Throws Error(communication).
+  // Sets the following environment variables for Open MPI, unless they are set already, then
+  // initialises MPI for use by one thread at a time, or by several if `has_threads` asks for it and
+  // MPI supports it. Throws Error(communication).
   //
   //   OMPI_MCA_pml=ob1                    no search for InfiniBand libraries and no warnings about
   //                                       them: the program is for Ethernet and Wi-Fi
@@ -36,21 +36,22 @@ class MpiRuntime {
   //   OMPI_MCA_btl_tcp_if_include         the interface of network_interface.hpp
   //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
   //
-  // Before that, one rank of a host removes what killed jobs have left (stale_segments.hpp).
-  // `is_alone`: all connections of this process are MPI's, so that strangers' can be told.
+  // Before that, one rank of a host removes files left by killed jobs (stale_segments.hpp).
+  // `is_alone`: the program opens no connections of its own, so that foreign connections can be
+  // recognised.
   MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {}, bool is_alone = true,
              bool has_threads = false);
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
-  // For main's catch (...), while this object exists. If all ranks agreed on the error
+  // Call it in main's catch (...), while this object exists. If all ranks agreed on the error
   // (AgreedError), only rank 0 prints it; the call returns the exit code, and every rank ends
-  // normally. Any other error belongs to this rank: it is printed with rank and host, and the job
-  // is aborted.
+  // normally. Any other error belongs to this rank: the call prints it with rank and host, and
+  // aborts the job.
   [[nodiscard]] int end_with_error(std::string_view program);
 
-  // For other calls of MPI without a deadline.
+  // For the caller's own MPI calls without a deadline.
   [[nodiscard]] Watchdog& watchdog() { return watchdog_; }
 
   // Prints "program: message" to standard error and ends the job at once.

@@ -21,16 +21,19 @@ namespace {
 constexpr std::array<std::string_view, 2> kPrefixes = {"vader_segment.", "sm_segment."};
 // Ranks open each other's files when their job starts.
 constexpr std::time_t kLeastAge_s = 60;
-// A rank that ends unmaps its file before it removes it, and complains if it is not there.
+// A rank that ends unmaps its file before it removes it, and prints an error if the file is gone.
+// Hence the wait.
 constexpr auto kEnding = std::chrono::milliseconds(500);
 
-// Whether no process of this kernel has the file open for writing or mapped from such an opening,
-// as ranks have it. The kernel gives a read lease only then. It also counts processes that /proc
-// does not show here, as those of another container with the same host name. False if not known.
+// Whether no process of this kernel has the file open for writing, or mapped from such a
+// descriptor, as ranks do. The kernel grants a read lease only then. The lease also covers
+// processes that /proc does not show here, such as processes of another container with the same
+// host name. False if not known.
 bool is_unused(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return false;
-  // Whoever opens the file meanwhile breaks the lease, and the usual signal would end this process.
+  // A process that opens the file meanwhile breaks the lease, and the default signal would end this
+  // process.
   ::fcntl(file, F_SETSIG, SIGURG);
   const bool is_leased = ::fcntl(file, F_SETLEASE, F_RDLCK) == 0;
   ::close(file);

@@ -1,8 +1,8 @@
-// Removes what an earlier job has left in the memory of this host.
+// Removes shared-memory files that an earlier job has left on this host.
 //
 // The ranks of a host communicate through files in /dev/shm, 4 MB each (Open MPI's "vader", called
 // "sm" from Open MPI 5 on). mpirun removes them at the end of a job, but not if mpirun itself is
-// killed (kill -9). They then take memory until the host is started again.
+// killed (kill -9). They then occupy memory until the host reboots.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 namespace dp {
 
 // Removes the files of this user and host that are older than a minute and that no process has
-// mapped, in whatever container it runs. Returns how many there were; takes half a second then.
-// Never throws. One rank of a host calls it before MPI_Init.
+// mapped, in any container. Returns their number; takes half a second if there are any. Never
+// throws. One rank of a host calls it before MPI_Init.
 std::size_t remove_stale_segments(const std::filesystem::path& folder);
 
 // Open MPI's folder for them.

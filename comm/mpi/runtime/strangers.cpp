@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kGreeting_bytes = 24;  // a name of 8 bytes and a word of 16
 constexpr std::size_t kMostTold = 100;         // addresses
-// Behind a stranger's connection others may wait that MPI has not accepted yet.
+// More strangers may be queued behind this one, in connections that MPI has not accepted yet.
 constexpr std::chrono::milliseconds kNextLook{20};
 
 struct Ends {
@@ -56,7 +56,7 @@ bool is_internet(const sockaddr_storage& address) {
   return address.ss_family == AF_INET || address.ss_family == AF_INET6;
 }
 
-// The numbers of this process' sockets, and the ports on which it listens.
+// This process' sockets (file descriptors), and the ports on which it listens.
 struct Sockets {
   std::vector<int> files;
   std::set<std::uint16_t> ports;
@@ -86,7 +86,7 @@ Sockets sockets_of_this_process() {
   return found;
 }
 
-// Whether the socket is a connection to one of the ports with the beginning of a greeting.
+// Whether the socket is a connection to one of the ports on which a part of a greeting has arrived.
 bool is_half_greeted(int file, const std::set<std::uint16_t>& ports, Ends& ends) {
   socklen_t length = sizeof ends.local;
   if (::getsockname(file, reinterpret_cast<sockaddr*>(&ends.local), &length) != 0) return false;
@@ -112,8 +112,8 @@ std::vector<std::string> Strangers::look() {
   for (const int number : sockets.files) {
     Ends ends;
     if (!is_half_greeted(number, sockets.ports, ends)) continue;
-    // MPI may close the file meanwhile, and the system give its number to another one. So all that
-    // follows is about a copy of the descriptor, which stays the same connection.
+    // MPI may close the file meanwhile, and the system may reuse its number. The rest therefore
+    // works on a duplicate of the descriptor, which stays the same connection.
     const int file = ::fcntl(number, F_DUPFD_CLOEXEC, 0);
     if (file < 0) continue;
     struct stat status {};

@@ -1,14 +1,14 @@
-// Closes connections to Open MPI's ports that hold a rank inside MPI.
+// Closes foreign connections to Open MPI's ports, which would block a rank inside MPI.
 //
-// Whoever connects to a port of Open MPI and sends fewer bytes than a greeting has, holds the rank:
-// MPI reads the greeting in a call that waits until it is whole (btl tcp, 4.1). A peer sends its
-// greeting of 24 bytes in one piece, as soon as it is connected. So a *stranger* is a connection
-// that somebody has made to a listening port of this process, and on which some bytes have come,
-// but fewer than 24, at two looks. A peer's connection never looks like that, also not while this
-// process or the peer is stopped or a link is cut: less than a greeting is never sent. A stranger's
-// connection is shut, and MPI goes on as if its other end had closed it.
+// A program that connects to a port of Open MPI and sends fewer bytes than a greeting blocks the
+// rank: MPI reads the greeting in a call that waits until it is complete (btl tcp, 4.1). A peer
+// sends its greeting of 24 bytes in one piece, as soon as it is connected. A *stranger* is an
+// incoming connection to a listening port of this process on which between 1 and 23 bytes have
+// arrived, at two consecutive looks. A peer's connection is never in this state, even while this
+// process or the peer is stopped or a link is cut, because a part of a greeting is never sent. The
+// watch shuts down a stranger's connection, and MPI continues as if the other end had closed it.
 //
-// A thread of its own looks; it reads this process' own list of files and sends nothing.
+// A separate thread looks; it reads this process' list of open files and sends nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -26,20 +26,20 @@ namespace dp {
 
 class Strangers {
  public:
-  // Looks once. Shuts the connections that are strangers' now and were at the look before, and
-  // returns the addresses of their other ends.
+  // Looks once. Shuts down the connections that are strangers now and were at the previous look,
+  // and returns the addresses of their other ends.
   [[nodiscard]] std::vector<std::string> look();
-  // Whether the last look has seen some that the next one will shut.
+  // Whether the last look has found candidates that the next one may shut down.
   [[nodiscard]] bool has_seen() const { return !seen_.empty(); }
 
  private:
-  std::set<ino_t> seen_;  // at the last look, by the sockets' numbers in the kernel
+  std::set<ino_t> seen_;  // at the last look: the sockets' inode numbers
 };
 
 class StrangerWatch {
  public:
-  // `tell` is called by the thread, once for each address. A stranger holds a rank until the next
-  // look; those behind it, for a few hundredths of a second each.
+  // The thread calls `tell` once for each address. A stranger blocks a rank until the next look;
+  // each further one behind it, for a few hundredths of a second.
   StrangerWatch(std::chrono::milliseconds between_looks,
                 std::function<void(const std::string& address)> tell);
   ~StrangerWatch();

@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kPatienceWithTheLiving = 10.0;  // timeouts
 constexpr double kLeastForStart_s = 15.0;
-// Ranks speak one after the other: those of a host by their order, and those of several hosts
-// later, where nobody knows the culprit. The first one ends the job.
+// Ranks report one after the other, so that the first one ends the job: the ranks of a host in
+// their order, and later if no stopped rank is known.
 constexpr double kTurn_s = 0.5, kAfterThoseWhoKnow_s = 1.0;
 constexpr int kMostTurns = 10;
 constexpr auto kLook = std::chrono::milliseconds(100);

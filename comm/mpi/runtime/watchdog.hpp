@@ -1,19 +1,18 @@
-// Ends the process if a call of MPI that waits inside the library takes too long.
+// Ends the process if an MPI call that waits inside the library takes too long.
 //
-// MPI_Init, MPI_Comm_dup, MPI_Finalize and MPI_Abort wait for other ranks and have no deadline. A
-// thread of the watchdog waits beside them. When the time is over it looks which ranks of this host
-// are stopped, says in one sentence what was waited for, and ends the process; mpirun then ends the
-// job, and if it cannot, job_end.hpp does. Nothing runs while no call is watched, except that the
-// thread sleeps.
+// MPI_Init, MPI_Comm_dup, MPI_Finalize and MPI_Abort wait for other ranks and have no deadline. The
+// watchdog's thread limits them. When the time is over, it checks which ranks of this host are
+// stopped, reports the wait in one sentence, and ends the process; mpirun then ends the job, and if
+// it cannot, job_end.hpp does. While no call is watched, the thread sleeps.
 //
-//     a rank of this host is stopped           it is named when the timeout is over
-//     all ranks are on this host and none is   they may be slow, so ten timeouts are waited
-//     other hosts have ranks                   nobody here can ask them: the timeout, but for
-//                                              MPI_Init at least 15 s, since ranks may start at
-//                                              different times
+//     a rank of this host is stopped           it is reported when the timeout is over
+//     all ranks are on this host and none is   they may be slow, so it waits ten timeouts
+//     other hosts have ranks                   their state is unknown here: it waits one timeout,
+//                                              for MPI_Init at least 15 s, since ranks may start
+//                                              at different times
 //
-// All hosts notice at the same time. Where a rank is stopped it is said at once; elsewhere a second
-// later, one host after the other.
+// All hosts notice at the same time. A host with a stopped rank reports at once; the others a
+// second later, one host after the other.
 #pragma once
 
 #include <chrono>
@@ -26,10 +25,10 @@
 namespace dp {
 
 struct WatchdogOptions {
-  std::string program;         // begins the message
-  std::string timeout_option;  // "--comm-timeout"; empty: nothing is advised
+  std::string program;         // the message's prefix
+  std::string timeout_option;  // "--comm-timeout"; empty: no advice in the message
   double timeout_s = 60.0;
-  // Called before the process is ended, by the watchdog's thread, with the exit code.
+  // The watchdog's thread calls it with the exit code before it ends the process.
   std::function<void(int)> on_end = {};
 };
 
@@ -42,8 +41,8 @@ class Watchdog {
 
   void set_timeout_s(double timeout_s);
 
-  // Runs f, which calls MPI, and ends the process if it takes too long. `call` completes "silent
-  // for 60 s in ...".
+  // Runs f, which calls MPI, and ends the process if f takes too long. `call` completes "silent for
+  // 60 s in ...".
   template <class F>
   void watch(const char* call, F f) {
     begin(call);
@@ -56,8 +55,8 @@ class Watchdog {
     end();
   }
 
-  // From now on, until the process ends: it ends with that exit code after `limit_s`, without a
-  // word. For the end of a job that has been explained already.
+  // Ends the process with that exit code after `limit_s`, without a message. For a job whose end
+  // has been reported already. Cannot be undone.
   void end_soon(int exit_code, double limit_s);
 
  private:
@@ -66,7 +65,7 @@ class Watchdog {
   void begin(const char* call);
   void end() { begin(nullptr); }
   void main_loop();
-  // What there is to say now; empty if the wait goes on.
+  // The message that ends the wait; empty while the wait continues.
   [[nodiscard]] std::string verdict(const std::string& call, double waited_s,
                                     double timeout_s) const;
 

@@ -502,15 +502,18 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
     return chosen_steps({.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s}, 20);
   };
   EXPECT_EQ(every_step(0.1), 1u);
-  EXPECT_EQ(every_step(0.24), 8u);  // (0.24 + 0.5) / 0.1, rounded up
-  EXPECT_EQ(every_step(9.0), 20u);
-  const auto in_rounds = [](double exposed_s) {
-    return chosen_steps(
-        {.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s, .is_in_rounds = true}, 20);
+  EXPECT_EQ(every_step(0.24), 2u);  // 0.24 + 0.5 <= 1 + 0.2
+  EXPECT_EQ(every_step(0.7), 2u);
+  EXPECT_EQ(every_step(0.71), 3u);
+  EXPECT_EQ(every_step(99.0), 20u);
+  const auto in_rounds_of_4 = [](double exposed_s) {
+    return chosen_steps({.steps = 4, .compute_s = 1.0, .exposed_s = exposed_s}, 20);
   };
-  EXPECT_EQ(in_rounds(0.01), 1u);
-  EXPECT_EQ(in_rounds(0.25), 3u);
-  EXPECT_EQ(in_rounds(1e9), 20u);
+  EXPECT_EQ(in_rounds_of_4(0.0), 4u);
+  EXPECT_EQ(in_rounds_of_4(0.4), 4u);
+  EXPECT_EQ(in_rounds_of_4(0.41), 5u);
+  EXPECT_EQ(in_rounds_of_4(3.0), 7u);  // 6 <= 6 + 0.7
+  EXPECT_EQ(in_rounds_of_4(1e9), 20u);
   EXPECT_EQ(chosen_steps({}, 20), 1u);
 }
 
@@ -819,6 +822,7 @@ TEST(Table, HelpHasTopics) {
   };
   const std::string common = help_text(context()), all = help_text(context(), "all");
   EXPECT_EQ(count(common), 20u);
+  EXPECT_LE(std::ranges::count(common, '\n'), 48) << "the first help is one screen";
   EXPECT_NE(common.find("dptrain --help all"), std::string::npos);
   EXPECT_LT(count(all), 80u);
   Options defaults;

@@ -84,7 +84,7 @@ TEST(MeanOfARun, IsWhatWasAskedFor) {
     for (const std::uint64_t steps : {80u, 250u}) check(topology, 0.1, steps, 0.035);
     // At so few bits single steps have several per cents of a short run's, and full steps count for
     // less than empty ones, so that these gradients, which change at random, take more than asked
-    // for. ResNet-20's gradients do not: comm/README.md, "Codecs".
+    // for. ResNet-20's gradients do not: comm/ecq_and_auto.md.
     for (const double bits : {0.03, 0.05}) {
       for (const std::uint64_t steps : {80u, 250u}) check(topology, bits, steps, 0.2);
     }

@@ -1,5 +1,5 @@
-// The file of a checkpoint: its exact bytes, that every cut and every damaged byte is refused in
-// one sentence, and the names and the clearing of a folder.
+// Tests the file of a checkpoint: its exact bytes, that every cut and every damaged byte is refused
+// in one sentence, and the names and the cleaning of a folder.
 #include "io/files/checkpoint_file.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests the console's three modes, numbers and tables as text, and JSON objects.
 #include "io/files/console.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Compares event files with TensorBoard's own bytes, and tests failed saves.
 #include "io/files/event_file.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests a trace's exact text, and that the file exists only when it is whole and on the disk.
 #include "io/files/trace_file.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests that a weights file is always whole: after a loss of power, on a full disk, beside a link.
 #include "io/files/weights_file.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ WeightsFile weights_of(float value) {
           .best = {}};
 }
 
-// What happens to the file's disk; each line is "1 create /tmp/...".
+// The file system calls, except writes, in a list whose lines are "1 create /tmp/...".
 std::string calls_in(const std::string& list) {
   std::ifstream lines(list);
   std::string calls, number, call, path;
@@ -34,7 +35,7 @@ std::string calls_in(const std::string& list) {
   return calls;
 }
 
-// A loss of power leaves the file before, or the new one, but no part of one.
+// A loss of power leaves the old file or the new one, never a part of one.
 TEST(WeightsFileTest, IsOnTheDiskBeforeItHasItsName) {
   const TempFolder folder, lists;
   const std::string path = folder / "w.h5";

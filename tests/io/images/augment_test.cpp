@@ -1,3 +1,5 @@
+// Compares augmentation with its definition, step by step, and tests that draws are reproducible
+// and uniform.
 #include "io/images/augment.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +25,7 @@ std::vector<std::uint8_t> test_image(const ImageShape& shape) {
   return image;
 }
 
-// One step after the other towards the inside.
+// The reflected index, found step by step.
 int reflected(int at, int size) {
   int place = 0, step = at < 0 ? -1 : 1;
   for (int i = 0; i != at; i += at < 0 ? -1 : 1) {
@@ -33,7 +35,7 @@ int reflected(int at, int size) {
   return place;
 }
 
-// The definition: pad, cut, mirror, scale, normalise, one step after the other.
+// The definition, step by step: pad, cut, mirror, scale, normalise.
 std::vector<float> reference(const ImageShape& shape, const std::vector<std::uint8_t>& image,
                              const Augmentation& a, const Normalization& n) {
   const int height = static_cast<int>(shape.height), width = static_cast<int>(shape.width);

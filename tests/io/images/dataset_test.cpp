@@ -1,3 +1,4 @@
+// Tests CIFAR's files, right and wrong, and the list of data sets.
 #include "io/images/dataset.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 constexpr std::size_t kImageBytes = 3072;
 
-// Records whose pixels tell file, record and position apart.
+// A pixel that differs between files, records and positions.
 std::uint8_t pixel(std::size_t file, std::size_t record, std::size_t position) {
   return static_cast<std::uint8_t>(file * 57 + record * 31 + position * 7 + position / 256);
 }

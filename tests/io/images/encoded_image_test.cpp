@@ -1,3 +1,5 @@
+// Tests decoding, cropping and scaling of JPEG and PNG: every kind of image, damage and false
+// headers, limits of memory, and Pillow's and torchvision's results.
 #include "io/images/encoded_image.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +26,7 @@ PixelBox whole(const ImageHeader& header, std::uint32_t denominator = 1) {
           .height = scaled_size(header.height, denominator)};
 }
 
-// The kept part without the fourth bytes.
+// The pixels of a part, without their fourth bytes.
 Bytes colours(const DecodedImage& image, const PixelBox& part) {
   Bytes pixels;
   for (std::uint32_t y = part.y; y < part.y + part.height; ++y) {
@@ -188,7 +190,7 @@ TEST(Png, AnAnimationIsItsFirstPicture) {
 
 // ---- parts and sizes ----------------------------------------------------------------------------
 
-// What is cut out while decoding has the pixels of the whole image, so that a crop changes no bits.
+// A part that is cut out while decoding equals that part of the whole image, bit for bit.
 TEST(Decoding, APartIsThePartOfTheWhole) {
   const CounterRng rng(1, RandomStream::test);
   std::uint64_t draw = 0;
@@ -236,7 +238,7 @@ void insert(Bytes& file, std::size_t at, const Bytes& part) {
   file.insert(file.begin() + static_cast<std::ptrdiff_t>(at), part.begin(), part.end());
 }
 
-// Where the fields of a scan header begin that say which coefficients it has.
+// The offset of the scan header's fields that say which coefficients the scan has.
 std::size_t scan_fields(const Bytes& jpeg, std::size_t scan) {
   return scan + 5 + std::size_t{2} * jpeg[scan + 4];
 }
@@ -431,7 +433,7 @@ TEST(BadImages, OtherFormatsAreNamed) {
   EXPECT_EQ(named("  "), "is no image" + read);
 }
 
-// Where the size stands in the headers.
+// Overwrites the size in the file's header.
 void write_size(Bytes& file, std::uint32_t width, std::uint32_t height) {
   if (file[0] == 0x89) {
     for (int i = 0; i < 4; ++i) {
@@ -486,11 +488,11 @@ TEST(BadImages, MemoryIsBoundedByTheSizeOfTheFile) {
   EXPECT_NE(complaint(whole, &corner).find("is an interlaced PNG and takes 70560000 bytes"),
             std::string::npos)
       << complaint(whole, &corner);
-  // What stands in a pack is checked, too.
+  // The limit also holds if the header comes from elsewhere, such as a pack.
   ImageHeader header = header_of(plain);
   DecodedImage image;
   EXPECT_THROW(decode_image(whole, header, 1, corner, image), BadImage);
-  // A larger file may be so large an image.
+  // In a larger file, the same image is allowed.
   whole.resize(whole.size() + 100'000);
   EXPECT_EQ(complaint(whole, &corner), "");
 

@@ -1,4 +1,4 @@
-// JPEG and PNG files for tests, made by the libraries themselves.
+// Makes JPEG and PNG files for tests, with the libraries themselves.
 #pragma once
 
 #include <cstdio>
@@ -14,8 +14,8 @@ namespace dp {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// Smooth in colour, so that JPEG keeps it nearly, and different for every seed. `channels` bytes a
-// pixel.
+// Draws pixels that are smooth in colour, so that JPEG nearly keeps them, and different for every
+// seed. `channels` bytes per pixel.
 inline Bytes draw_pixels(std::uint32_t width, std::uint32_t height, int channels,
                          std::uint32_t seed) {
   Bytes pixels;

@@ -1,3 +1,6 @@
+// Tests image folders and packs: which files, folders and parts are used, the division into
+// training and testing, size, normalisation and hash, bad images, and that a pack gives its
+// folder's bits.
 #include "io/images/image_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -220,7 +223,8 @@ TEST(ImageFolder, NamesOfSystemsAreNoImagesAndNoClasses) {
   expect_contains(data.warnings[0], {": 6 files and 24 folders were skipped: hidden or made by"});
 }
 
-// What archives from a Mac, a NAS or Windows, notebooks and thumbnails add to a folder of images.
+// Files that archives from a Mac, a NAS or Windows, notebooks and thumbnails add to a folder of
+// images.
 TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
   const auto write_images = [](const TempFolder& folder, const std::string& part) {
     for (std::uint32_t i = 0; i < 6; ++i) {
@@ -661,7 +665,7 @@ TEST(BadImages, BodiesAreNamedOrReplacedByTheNextOfTheClass) {
                   {"class b of folder train has no image that can be decoded"});
 }
 
-// What was found while mean and deviation were measured is not said again in training.
+// Bad images found while mean and deviation were measured are not reported again in training.
 TEST(BadImages, AreNamedOnce) {
   const TempFolder folder;
   for (std::uint32_t i = 0; i < 10; ++i) {

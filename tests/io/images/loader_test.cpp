@@ -1,3 +1,5 @@
+// Tests the loader: its batches equal what sampler and augmentation say for any number of threads
+// and buffers, exceptions reach the reader, and it allocates nothing after its start.
 #include "io/images/loader.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +20,7 @@ namespace {
 std::atomic<std::size_t> allocations{0};
 }  // namespace
 
-// Counts every allocation of this program. Not inline: where the compiler sees one half of a pair
+// Counts every allocation of this program. Not inline: if the compiler sees only one half of a pair
 // as malloc() or free(), it warns of a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
@@ -138,7 +140,7 @@ TEST(Loader, SharesChangeFromTheNextBatchOn) {
   }
 }
 
-// Several threads fill one batch; of two that fail, the earlier image's failure is told.
+// Several threads fill one batch. If two of them fail, next() throws the earlier image's exception.
 TEST(Loader, ThreadsShareABatch) {
   LoaderOptions options{.global_batch = 100, .seed = 2};
   Loader one(images(), options);

@@ -1,3 +1,5 @@
+// Tests that every sample of an epoch comes exactly once, for any number of ranks and when it
+// changes.
 #include "io/images/sampler.hpp"
 
 #include <fmt/format.h>

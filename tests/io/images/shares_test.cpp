@@ -11,7 +11,7 @@
 namespace dp {
 namespace {
 
-// Every image of a step belongs to one part of one rank, whatever the weights are.
+// Every image of a step belongs to exactly one part of one rank, for any weights.
 TEST(Shares, DivideEveryStepExactly) {
   const std::vector<std::vector<std::uint64_t>> all = {
       {1}, {3, 1}, {1, 0}, {41, 41, 23, 23}, {1, 2, 3, 4, 5}, {1'000'000'000, 1, 7}};

@@ -1,3 +1,4 @@
+// Tests that drawn images are reproducible and balanced, and that class means say little.
 #include "io/images/synthetic.hpp"
 
 #include <gtest/gtest.h>

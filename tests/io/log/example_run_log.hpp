@@ -1,4 +1,4 @@
-// A run log's facts and rows with numbers of their own, for tests.
+// Example facts and rows of a run log, with distinct numbers, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline RunInfo example_info() {
           .start_unix_s = 1'700'000'000.25};
 }
 
-// Rows in which every column has another value.
+// Rows in which every column has a different value.
 inline TimesAndBytes example_times(double base) {
   TimesAndBytes t;
   double value = base;

@@ -1,4 +1,4 @@
-// Reads a run log with HDF5's C interface and none of our code.
+// Reads a run log with HDF5's C interface, without dptrain's own reader.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct ReadTable {
   }
 };
 
-// Works while the run goes on, too.
+// Also works while the run goes on.
 inline hid_t open_run_log(const std::string& path) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);

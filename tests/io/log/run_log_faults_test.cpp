@@ -1,4 +1,4 @@
-// Kills, full disks and folders that vanish at every point of a run log's life. After each, the
+// Tests kills, full disks and vanishing folders at every point of a run log's life. After each, the
 // file has every row of the last save that returned.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::int64_t kEpochs = 3, kStepsPerEpoch = 600;
 
-// What the writer says of each save: '+' if it returned, '-' if it threw.
+// The writer's result of each save: '+' if it returned, '-' if it threw.
 class Saves {
  public:
   Saves() { EXPECT_EQ(::pipe(ends_), 0); }
@@ -185,8 +185,9 @@ TEST(RunLogFaults, EveryWriteSyncAndRenameMayBeTheLast) {
   }
 }
 
-// What a loss of power can undo is what no sync has put on the disk. So a file is synced after its
-// last write and before it gets the log's name or its rows can be seen, and the folder after that.
+// A loss of power can undo everything that no sync has put on the disk. A file must therefore be
+// synced after its last write, before it gets the log's name or its rows become visible; the folder
+// must be synced after the rename.
 TEST(RunLogFaults, NamesAndLengthsFollowWhatTheyStandFor) {
   const TempFolder folder, list;
   ASSERT_EQ(write_with_fault(folder, 0, FileFault::none, list / "calls").saves, "++++++++");

@@ -1,4 +1,4 @@
-// A run log that goes on from the copy that a checkpoint has.
+// Tests a run log that is continued from a checkpoint's copy.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -83,7 +83,7 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
   EXPECT_EQ(read_table(path, "ranks").rows.size(), 4u);
   EXPECT_EQ(read_table(path, "buckets").rows.size(), 2u);
   EXPECT_EQ(read_table(path, "tensors").rows.size(), 2u);
-  // Those from step 27 on were decided before the checkpoint.
+  // The shares that apply from step 27 on were decided before the checkpoint.
   EXPECT_EQ(read_table(path, "shares").rows.size(), 2u);
   const ReadTable steps = read_table(path, "steps");
   ASSERT_EQ(steps.rows.size(), 25u);
@@ -228,7 +228,7 @@ TEST(RunLogResume, WhereTheLogGoesOn) {
             "log taken.h5: exists already and is not overwritten; give another name or move it "
             "away");
   EXPECT_EQ(std::filesystem::file_size("taken.h5"), 3u);
-  // What a process left that was killed in a save.
+  // A file that a process left behind when it was killed in a save.
   folder.write(first + ".part", {1, 2, 3});
   EXPECT_EQ(RunLog::resume("auto", image, next).path(), first);
   EXPECT_FALSE(std::filesystem::exists(first + ".part"));

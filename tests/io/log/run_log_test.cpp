@@ -1,4 +1,4 @@
-// The program's code writes a log; other code reads it: HDF5's C interface and h5py.
+// dptrain's code writes a log; HDF5's C interface and h5py read it.
 #include "io/log/run_log.hpp"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ const std::string kStepFields =
     "planned_bits partial_bits total_bits partial_step total_step link_bytes_per_s hidden_bits "
     "relative_error residual_growth guard_factor exchanged wished_bits binding_bucket";
 
-// What tests/io/read_log.py says about a file; empty where Python or h5py is missing.
+// The output of tests/io/read_log.py for a file; used only if Python has h5py.
 bool has_h5py() { return std::system(DP_PYTHON " -c 'import h5py' 2>/dev/null") == 0; }
 std::string read_with_h5py(const std::string& path) {
   const std::string command = std::string(DP_PYTHON) + " '" DP_READ_LOG "' '" + path + "' 2>&1";

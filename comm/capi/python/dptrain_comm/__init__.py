@@ -1,4 +1,4 @@
-"""dptrain's exchange of gradients for PyTorch: compressed for slow networks, with two more lines in a program.
+"""dptrain's compressed gradient exchange for PyTorch on slow networks: two more lines in a program.
 
 With DistributedDataParallel, started by mpirun:
 
@@ -16,7 +16,8 @@ Without it:
 
 or, for the defaults, dptrain_comm.allreduce_gradients(model) without a state.
 
-`dptrain --help` lists the codecs, and dptrain_comm.h describes the functions that this module calls.
+`dptrain --help` lists the codecs, and dptrain_comm.h describes the functions that this module
+calls.
 """
 from __future__ import annotations
 
@@ -37,28 +38,32 @@ __all__ = ["Error", "Exchange", "Rounds", "Slot", "State", "StateError", "allred
 
 
 def start() -> None:
-    """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing, nor one in a worker process
-    of a rank."""
+    """Starts MPI, or uses the MPI that mpi4py or another library has started. Does nothing on a
+    second call, or in a worker process of a rank."""
     _start()
     _ranks.watch(State)
 
 
 def init(compress: str = "auto", **options) -> "State":
-    """Starts MPI, if the program has not, and makes the state of hook() and allreduce_gradients().
+    """Starts MPI, if the program has not, and makes the state for hook() and allreduce_gradients().
 
-    options: topology, exact (names of parameters that are sent in fp32, with * and ?), codecs (of parameters by such names:
-    {"wte.*": "q8"}), shards (the number of consecutive ranks that share one model, as FSDP divides it), seed, bucket_bytes, timeout_s,
-    link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
-    total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
-    optimizer: torch.optim.SGD, Adam or AdamW, whose steps are then exchanged instead of gradients where the codec is auto or has
-    velocity=: many times fewer bytes for the same loss. Its learning rates and weight decays may change at any time;
-    clip_norm: with optimizer, in place of torch.nn.utils.clip_grad_norm_();
-    model: whose parameters have the names that messages and `exact` use;
-    log: the name of a new file for the run log, to which State.epoch() adds a row (needs h5py);
-    log_steps: N, and every N-th step has a row there, too;
-    trace: the name of a new file that shows what all ranks do when, for ui.perfetto.dev;
-    trace_first, trace_steps: its steps, 20 after the first 5;
-    about: what else the log says of the run, such as {"model": "resnet20", "dataset": "cifar10", "epochs": 5}.
+    options (see dptrain_comm_options in dptrain_comm.h): topology, seed, bucket_bytes, timeout_s,
+    link_bit_per_s; exact: names of parameters that are sent in fp32, with * and ?; codecs: codecs
+    of parameters by such names, {"wte.*": "q8"}; shards: the number of consecutive ranks that share
+    one model, as FSDP divides it.
+    total_steps: the number of steps in the training, so that ecq:bits=X spends more bits at its
+    beginning.
+    optimizer: torch.optim.SGD, Adam or AdamW. If the codec is auto or has velocity=, its steps are
+    exchanged instead of gradients: many times fewer bytes for the same loss. Its learning rates and
+    weight decays may change at any time.
+    clip_norm: with optimizer, replaces torch.nn.utils.clip_grad_norm_().
+    model: gives parameters the names that messages and `exact` use.
+    log: the name of a new file for the run log, to which State.epoch() adds a row (needs h5py).
+    log_steps: N adds a row for every N-th step, too.
+    trace: the name of a new file with a trace of all ranks, for ui.perfetto.dev.
+    trace_first, trace_steps: the traced steps; by default 20, after the first 5.
+    about: further entries for the log's description of the run, such as
+    {"model": "resnet20", "dataset": "cifar10", "epochs": 5}.
     """
     start()
     if _is_child():  # a worker that imports the script: its state is never used
@@ -67,9 +72,12 @@ def init(compress: str = "auto", **options) -> "State":
 
 
 def prepare(model, compress: str = "auto", **options) -> "State":
-    """init() for this model, and what has to come before its first step: a DistributedDataParallel, also Accelerate's or
-    Lightning's, gets the hook. For any other module call State.allreduce_gradients() after backward: it gets rank 0's parameters, and
-    its gradients leave while backward goes on (State.overlap()). A step of several backward passes then needs State.no_sync()."""
+    """Calls init() and prepares the model for its first step.
+
+    Registers the hook with a DistributedDataParallel, also Accelerate's or Lightning's. Any other
+    module gets rank 0's parameters, and its gradients are sent while backward is running
+    (State.overlap()); call State.allreduce_gradients() after backward. A step of several backward
+    passes then needs State.no_sync()."""
     require_model("prepare", model)
     is_wrapped = hasattr(model, "register_comm_hook")
     if is_wrapped and not hasattr(model, "process_group"):
@@ -85,7 +93,7 @@ def prepare(model, compress: str = "auto", **options) -> "State":
 
 
 def init_process_group(backend: str = "gloo", **arguments) -> None:
-    """torch.distributed.init_process_group() for the ranks that mpirun has started, which DDP needs."""
+    """torch.distributed.init_process_group(), which DDP needs, for the ranks started by mpirun."""
     import torch.distributed
     start()
     if _is_child():
@@ -96,7 +104,8 @@ def init_process_group(backend: str = "gloo", **arguments) -> None:
 
 
 def _show_as_torchrun(address: str) -> None:
-    """Sets what torchrun sets, unless dptrain_comm.run has done so, for libraries that read it."""
+    """Sets torchrun's environment variables for libraries that read them, unless dptrain_comm.run
+    has set them."""
     here = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
     ranks_here = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or "1"
     host, _, port = address.rpartition(":")
@@ -110,7 +119,8 @@ _default_state = None
 
 
 def allreduce_gradients(model, state: "State | None" = None) -> None:
-    """State.allreduce_gradients() of that state; without one, of a state that the first call makes by init()."""
+    """State.allreduce_gradients() of `state`, or of a default state that the first call makes with
+    init()."""
     global _default_state
     if state is None:
         if _default_state is None:
@@ -120,7 +130,7 @@ def allreduce_gradients(model, state: "State | None" = None) -> None:
 
 
 def broadcast_parameters(model) -> None:
-    """Rank 0's parameters and buffers on all ranks. Before the first step."""
+    """Replaces all ranks' parameters and buffers by rank 0's. Call it before the first step."""
     require_model("broadcast_parameters", model)
     start()
     for tensor in (*model.parameters(), *model.buffers()):
@@ -128,11 +138,11 @@ def broadcast_parameters(model) -> None:
 
 
 def hook(state: "State", bucket, _output=None):
-    """DistributedDataParallel's communication hook: a bucket leaves while backward goes on, with DDP's bucket_cap_mb of 1 or
-    less sooner than with its default.
+    """DistributedDataParallel's communication hook. Buckets are sent while backward is running;
+    with DDP's bucket_cap_mb of 1 or less they leave earlier than with its default.
 
-    The last bucket's call waits for all sums, since backward ends there. FullyShardedDataParallel calls it with tensors, and gets an
-    error.
+    The call for the last bucket waits for all sums, since backward ends there. It raises an Error
+    for FullyShardedDataParallel, which calls hooks with tensors instead of buckets.
     """
     if not isinstance(state, State):
         raise Error(2, f"hook() got {state!r}, no state: ddp.register_comm_hook(dptrain_comm.init(...), dptrain_comm.hook)")

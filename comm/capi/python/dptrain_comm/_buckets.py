@@ -7,17 +7,19 @@ from ._library import Error
 
 
 class Buckets:
-    """A step's buckets come one after the other, and DDP waits for the futures that reduce() returns."""
+    """Reduces DDP's buckets, which arrive one after the other. DDP waits for the futures that
+    reduce() returns."""
 
     def __init__(self, core: GradientExchange):
         self._core = core
-        self._gathered: list = []  # of a step whose parameters are not known yet: parameters and gradients
-        self._unsent: list = []  # with clip_norm: those of the step's earlier buckets
+        self._gathered: list = []  # parameters and gradients of a DDP model's first step
+        self._unsent: list = []  # with clip_norm: parameters and gradients of earlier buckets
         self._futures: list = []
-        self._is_new_model = False  # a DistributedDataParallel whose first step is to come
+        self._is_new_model = False  # a DistributedDataParallel that has not made its first step
 
     def serve(self, ddp) -> None:
-        """A DistributedDataParallel that gets the hook, perhaps a second time, with other parameters."""
+        """Called when a DistributedDataParallel registers the hook, perhaps a second time, with
+        other parameters."""
         if self._core.gradients is not None or not self._core.names:
             self._core.names = {id(p): name for name, p in ddp.module.named_parameters()}
         self._is_new_model = self._core.gradients is not None
@@ -44,8 +46,9 @@ class Buckets:
             else:
                 self._core.send(pairs)
         else:
-            # In its first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
-            # them as backward makes their gradients, and so must the exchange, or nothing leaves before the end.
+            # In DDP's first step the buckets have the parameters in the order of forward. Later
+            # they have the order in which backward makes gradients. The exchange needs this order,
+            # or nothing is sent before backward ends.
             self._gathered += reversed(pairs)
         if not bucket.is_last():
             return future

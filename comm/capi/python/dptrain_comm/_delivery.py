@@ -1,13 +1,15 @@
-"""Puts what an exchange has delivered into the gradients, of which some may be None."""
+"""Copies an exchange's sums into the gradients, some of which may be None."""
 from __future__ import annotations
 
 from ._gradients import Gradients, local
 
 
 class Delivery:
-    """A gradient that is None on all ranks stays None, and one that is None on some becomes the mean with zeros for these.
+    """A gradient that is None on all ranks stays None. If it is None on some ranks only, they count
+    as zeros, and all ranks get the mean.
 
-    A codec delivers the rest of earlier steps also while no rank has a gradient: that waits in `late` for the next one.
+    A codec delivers residuals of earlier steps even if no rank has a gradient. These values wait in
+    `late` for the next gradient.
     """
 
     def __init__(self) -> None:
@@ -19,19 +21,19 @@ class Delivery:
             values *= factor
 
     def deliver(self, gradients: Gradients, held: list, all_finite: bool, scale: float = 1.0) -> None:
-        """held: slots and this rank's gradients, or None. scale: by which what was exchanged is multiplied."""
+        """held: slots and this rank's gradients, or None. scale: a factor of exchanged values."""
         import torch
         counts = [1.0] * len(gradients.slots)
         if gradients.counts is not None:
             counts = gradients.counts.tolist()
         else:
-            for slot in (slot for slot, gradient in held if gradient is None):  # frozen, on all ranks
+            for slot in (slot for slot, gradient in held if gradient is None):  # frozen
                 counts[slot] = 0.0
         if all_finite:
             self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)
         for slot, gradient in held:
             values = gradients.values[slot]
-            # Also what a checkpoint's residual delivers before a gradient has come.
+            # Includes residuals from a checkpoint that are delivered before the first gradient.
             if gradient is None and not all_finite and (slot not in self._used or not gradients.parameters[slot].requires_grad):
                 continue
             if all_finite and counts[slot] == 0.0:
@@ -40,10 +42,10 @@ class Delivery:
                 continue
             parameter = gradients.parameters[slot]
             if gradient is None or (gradient is parameter.grad and 0 in gradient.stride() and gradient.numel() > 1):
-                # An expanded gradient has one value in several places.
+                # An expanded gradient cannot be written: it has one value in several places.
                 parameter.grad = torch.empty_like(parameter, dtype=None if gradient is None else gradient.dtype)
                 gradient = local(parameter.grad)
-            if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
+            if not all_finite:  # makes gradient scalers on all ranks skip the step
                 gradient.fill_(float("nan"))
             else:
                 gradient.copy_(values + self.late.pop(slot) if slot in self.late else values)

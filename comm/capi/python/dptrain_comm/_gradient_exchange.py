@@ -1,7 +1,8 @@
-"""The exchange of a program's gradients, from its first step on: what both ways of reporting them share (the hook of
-DistributedDataParallel, _buckets.py, and State.allreduce_gradients()).
+"""The exchange of a program's gradients, from its first step on: the common part of DDP's hook
+(_buckets.py) and State.allreduce_gradients().
 
-A step: follow_parameters(), begin_step(), send() of all parameters in any number of parts, finish_step().
+A step: follow_parameters(), begin_step(), send() of all parameters in any number of parts,
+finish_step().
 """
 from __future__ import annotations
 
@@ -19,22 +20,22 @@ from ._trace import Trace
 
 
 class GradientExchange:
-    """Its exchange is made when all parameters are known (make()); until then gradients is None."""
+    """make() creates the exchange when all parameters are known; until then `gradients` is None."""
 
     def __init__(self, options: dict, total_steps: int | None, names: dict[int, str], steps: Steps | None, log: RunLog | None):
-        """names: of parameters, by their ids. steps: of the optimiser, if the exchange may make them."""
+        """names: the parameters' names, by id. steps: the optimiser's, if they may be exchanged."""
         self.options, self.names, self.log = options, names, log
         self.gradients: Gradients | None = None
-        self.held: list = []  # of this step: slots and this rank's gradients, or None
-        self.frozen: list = []  # parameters of the exchange that are not trained now, and None
+        self.held: list = []  # this step's pairs of slot and this rank's gradient, or None
+        self.frozen: list = []  # pairs of parameters that are not trained now, and None
         self.delivery = Delivery()
         self.loss_scale = LossScale()
-        self.waiting: SavedState | None = None  # for an exchange that is not there yet
-        self.waiting_factor = 1.0  # of what waits
+        self.waiting: SavedState | None = None  # loaded before the exchange exists
+        self.waiting_factor = 1.0  # by which its residuals must be scaled
         self.step = 0
         self._total_steps = total_steps
         self._steps = steps
-        self._is_alone = False  # one rank: its gradient is the sum already
+        self._is_alone = False  # one rank: its gradient already is the sum
         self._trace = Trace(options)
 
     @property
@@ -43,11 +44,12 @@ class GradientExchange:
 
     @property
     def replicas(self) -> int:
-        """How many ranks exchange with each other."""
+        """The number of ranks that exchange with each other."""
         return size() // self.options.get("shards", 1)
 
     def make(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
-        """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
+        """Collective: creates the exchange. any_may_lack_gradient: in each step the ranks count the
+        gradients of each parameter; not needed with DDP, which does this itself."""
         began = time.perf_counter()
         waiting = self.waiting or SavedState()
         self._is_alone = self.replicas == 1
@@ -62,7 +64,7 @@ class GradientExchange:
             if self._steps is not None:
                 self._steps.attach(self.gradients, self._is_alone)
             self.load(waiting)
-        except Error:  # a later call must not go on without it
+        except Error:  # a later call must not continue without the saved state
             self.gradients.close()
             self.gradients = None
             raise
@@ -86,8 +88,9 @@ class GradientExchange:
     # ---- parameters that come and go
 
     def follow_parameters(self, pairs: list) -> list:
-        """Parameters of a step and their gradients. Returns them with those that are frozen now, which have none. Collective if there
-        are new ones: the exchange is made anew, and what waits for the others stays."""
+        """pairs: a step's parameters and gradients. Returns them together with the parameters that
+        are frozen now, which have no gradient. Collective if there are new parameters: it makes a
+        new exchange, which keeps the residuals of the others."""
         if self.names:
             self.gradients.names = self.names
         new, missing = self.gradients.check(pairs), self.gradients.missing(pairs)
@@ -127,7 +130,7 @@ class GradientExchange:
     # ---- a step
 
     def is_seen(self) -> bool:
-        """Whether the exchange has anything to do: on one rank only a trace."""
+        """Whether the exchange has anything to do; on one rank only if a trace is due."""
         return not self._is_alone or self._trace.is_due
 
     def scale_kept(self, factor: float) -> None:
@@ -135,7 +138,8 @@ class GradientExchange:
         self.delivery.scale(factor)
 
     def begin_step(self, pairs: list) -> None:
-        """pairs: parameters and their gradients, of which some may be None; of the hook, those of the first bucket."""
+        """pairs: parameters and their gradients, some of which may be None; from the hook, only the
+        first bucket's."""
         if self.log is not None:
             self.log.step_begins()
         if self._steps is not None:
@@ -155,11 +159,11 @@ class GradientExchange:
         return self.makes_steps() and self._steps.clip_norm is not None
 
     def _scale(self) -> float:
-        """By which gradients are larger than what is exchanged: steps do not scale with the loss."""
+        """The factor of gradients over exchanged values, since steps do not scale with the loss."""
         return self.loss_scale.last or 1.0 if self.makes_steps() else 1.0
 
     def send(self, pairs: list) -> None:
-        """With clip_norm, all of the step."""
+        """Sends gradients; with clip_norm, pairs must contain all of the step."""
         import torch
         share, is_seen = 1.0 / (self.replicas * self._scale()), self.is_seen()
         if self.needs_all_gradients():
@@ -200,7 +204,7 @@ class GradientExchange:
             self.log.leave_out(time.perf_counter() - began)
 
     def close(self) -> None:
-        """The training is complete. Collective."""
+        """Ends the exchange after the training. Collective."""
         if self._trace.is_due and self.exchange:
             self._write_trace()
         if self.log is not None:

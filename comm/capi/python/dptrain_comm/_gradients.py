@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from ._library import Error, Exchange, Slot, rank
 
-_COUNTS = "number of ranks with a gradient"  # a slot
+_COUNTS = "number of ranks with a gradient"  # the name of a slot
 
 
 def _pin(values: list, device) -> Callable[[], None] | None:
-    """Locks the floats of an exchange in memory, from and to which that GPU then copies at full speed. Returns a function that
-    undoes it, or None if the driver refuses; copies then work all the same.
+    """Page-locks the floats of an exchange, so that the GPU copies from and to them at full speed.
+    Returns a function that undoes it, or None if the driver refuses; copies then still work.
     """
     import torch
     first = min(tensor.data_ptr() for tensor in values)
     end = max(tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in values)
     if int(torch.cuda.cudart().cudaHostRegister(first, end - first, 0)) == 0:
         return lambda: torch.cuda.cudart().cudaHostUnregister(first)
-    try:  # CUDA keeps the error until somebody asks, which would be the program's next kernel
+    try:  # clear CUDA's sticky error, which the program's next kernel would report otherwise
         torch.ones(1, device=device)
     except RuntimeError:
         pass
@@ -26,12 +26,13 @@ def _pin(values: list, device) -> Callable[[], None] | None:
 
 
 def local(tensor):
-    """What this rank has of a tensor that FSDP has sharded; any other tensor itself."""
+    """This rank's part of a tensor sharded by FSDP; any other tensor unchanged."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def check_kind(parameter, name: str, shards: int) -> None:
-    """It must be real, and if it is sharded, the ranks that have the other parts must be those that the exchange leaves out."""
+    """Raises an Error for a complex parameter, and if its shards are not on the ranks that `shards`
+    defines (rank r's block of consecutive ranks)."""
     if parameter.is_complex():
         raise Error(2, f"{name} is complex; gradients are exchanged as real numbers of 32 bits")
     mesh = getattr(parameter, "device_mesh", None)
@@ -49,11 +50,13 @@ def name_of(parameter, names: dict[int, str]) -> str:
 
 
 class Gradients:
-    """`parameters` keeps them alive, so that their ids stay theirs. A parameter's place in it is its slot."""
+    """A parameter's index in `parameters` is its slot. The list keeps the parameters alive, so that
+    their ids stay unique."""
 
     def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool, slot_names: list[str] | None = None):
-        """Collective: makes the exchange. has_counts: it has a further slot, in which the ranks count a parameter's gradients.
-        slot_names: of the first parameters, which had an exchange before."""
+        """Collective: makes the exchange. has_counts: adds a slot in which the ranks count each
+        parameter's gradients. slot_names: names of the first parameters, from an earlier
+        exchange."""
         if not parameters:
             raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
         slots, slot_names, shapes = [], slot_names or [], [local(p.detach()).shape for p in parameters]
@@ -62,7 +65,7 @@ class Gradients:
             rows = shapes[number][0] if parameter.dim() > 1 else 1
             name = slot_names[number] if number < len(slot_names) else names.get(id(parameter), f"parameter {number}")
             slots.append(Slot(name, rows, shapes[number].numel() // max(rows, 1), parameter.dim() < 2))
-        self.slot_names = [slot.name for slot in slots]  # of parameters
+        self.slot_names = [slot.name for slot in slots]  # without the slot of counts
         if has_counts:
             slots.append(Slot(_COUNTS, 1, len(parameters), True))
             exact = options.get("exact") or []
@@ -90,12 +93,13 @@ class Gradients:
             self.exchange.before_close = _pin(self.values, devices[0])
 
     def close(self) -> None:
-        """The floats go away with the exchange."""
+        """Closes the exchange, which frees the floats."""
         self.values, self.counts = [], None
         self.exchange.close()
 
     def check(self, pairs: list) -> list:
-        """pairs: parameters and their gradients. Returns the parameters that the exchange does not have yet."""
+        """pairs: parameters and their gradients. Returns the parameters that are not in the
+        exchange yet. Raises an Error for a sparse gradient."""
         import torch
         for parameter, gradient in pairs:
             if gradient is not None and gradient.layout != torch.strided:
@@ -108,7 +112,8 @@ class Gradients:
                      "and make a new one")
 
     def missing(self, pairs: list) -> list:
-        """Parameters that are not among these: they require a gradient and must be in every step, or are frozen now."""
+        """The exchange's parameters that are not among `pairs`: frozen ones, and ones that require
+        a gradient, which must be in every step."""
         present = {id(parameter) for parameter, _ in pairs}
         return [parameter for parameter in self.parameters if id(parameter) not in present]
 
@@ -120,7 +125,7 @@ class Gradients:
                         "new one by init()")
 
     def count(self, held: list) -> None:
-        """Reports which gradients this rank has. held: slots and gradients, of which in allreduce_gradients() some may be None."""
+        """Sends flags for the gradients that this rank has. held: slots and gradients, or None."""
         self.counts.fill_(1.0)
         for slot, gradient in held:
             if gradient is None:
@@ -128,7 +133,8 @@ class Gradients:
         self.exchange.ready(len(self.slots))
 
     def put(self, slot: int, gradient, share: float, decay: float = 0.0) -> None:
-        """This rank's part of the mean. decay: the weight decay that belongs to it."""
+        """Writes this rank's part of the mean. decay: the weight decay to add, as a factor of the
+        parameter."""
         import torch
         values = self.values[slot]
         if gradient is None:

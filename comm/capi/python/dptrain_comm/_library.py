@@ -22,7 +22,7 @@ _SONAME = "libdptrain_comm.so.0"
 
 
 class Error(RuntimeError):
-    """`code` is one of dptrain's exit codes: 2 usage, 3 data, 4 communication, 5 memory, 70 internal."""
+    """`code` is a dptrain exit code: 2 usage, 3 data, 4 communication, 5 memory, 70 internal."""
 
     def __init__(self, code: int, message: str):
         super().__init__(message)
@@ -85,7 +85,7 @@ def _load() -> ctypes.CDLL:
             failures.append(f"{place} is not there")
             continue
         try:
-            # Open MPI's plug-ins look for its symbols among those of the whole process.
+            # Open MPI's plug-ins need its symbols in the global namespace of the process.
             return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             failures.append(str(error))
@@ -139,13 +139,14 @@ def version() -> str:
 
 _PIECE = 4 << 20  # bytes of a rank that are gathered at a time
 _is_started = False
-_process = 0  # that has called start(): a fork inherits what it has set
-_RANK = "DPTRAIN_COMM_RANK"  # of a rank, for its children: process:rank:size:job
+_process = 0  # the process that has called start(), since a fork inherits these variables
+_RANK = "DPTRAIN_COMM_RANK"  # set by a rank for its children: process:rank:size:job
 _open_exchanges: "list[Exchange]" = []
 
 
 def is_child() -> bool:
-    """Whether a rank has started this process as a worker, by multiprocessing or fork. MPI cannot be used here."""
+    """Whether a rank has started this process as a worker, by multiprocessing or fork. A worker
+    cannot use MPI."""
     if _is_started:
         return _process != os.getpid()
     # A spawned worker imports the script before it knows its parent.
@@ -158,13 +159,14 @@ def is_started() -> bool:
 
 
 def command_line() -> str:
-    """The program as it was started, which mpirun is to start instead."""
+    """This program's command line, for advice to start it by mpirun."""
     is_worker = multiprocessing.parent_process() is not None  # started as spawn_main()
     return " ".join(sys.orig_argv if hasattr(sys, "orig_argv") and not is_worker else ["python3", *sys.argv])
 
 
 def _check_that_mpi_is_one() -> None:
-    """Two MPI libraries in a process, such as Open MPI and the MPICH that mpi4py was made for, each count ranks of their own."""
+    """Raises an Error if the process has loaded two MPI libraries, such as Open MPI and the MPICH
+    for which mpi4py was built: each numbers its ranks separately."""
     try:
         lines = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # a system without /proc
@@ -177,8 +179,8 @@ def _check_that_mpi_is_one() -> None:
 
 
 def start() -> None:
-    """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing, nor one in a worker process
-    of a rank."""
+    """Starts MPI, or uses the MPI that mpi4py or another library has started. Does nothing on a
+    second call, or in a worker process of a rank."""
     global _is_started, _process
     if _is_started or is_child():
         return
@@ -186,13 +188,13 @@ def start() -> None:
     _check_that_mpi_is_one()
     _call("init")
     _is_started, _process = True, os.getpid()
-    # Also for children that are given a copy of os.environ.
+    # In os.environ as well, for children that get a copy of it.
     os.environ[_RANK] = f"{_process}:{rank()}:{size()}:{os.environ.get('PMIX_NAMESPACE') or _c_environment('PMIX_NAMESPACE')}"
     atexit.register(finalize)
 
 
 def _c_environment(name: str) -> str:
-    """A variable that MPI itself has set, which os.environ does not show."""
+    """A variable that MPI has set in the C environment, which os.environ does not show."""
     read = ctypes.CDLL(None).getenv
     read.restype, read.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     return (read(name.encode()) or b"").decode()
@@ -202,7 +204,7 @@ _last_of_hook: Error | None = None
 
 
 def note_error_of_hook(error: Error) -> None:
-    """PyTorch 1 raises an error of its own, whose text has this one's."""
+    """Keeps the hook's error: PyTorch 1 raises another error, whose text contains this one's."""
     global _last_of_hook
     _last_of_hook = error
 
@@ -214,14 +216,15 @@ def _code_of(error) -> int:
 
 
 def _end_all_ranks(kind, error, trace) -> None:
-    """An error that nobody handles: the others would wait for this rank for ever."""
+    """sys.excepthook: ends all ranks after an unhandled error, since the others would wait for this
+    rank forever."""
     is_alone = not _is_started  # start() has failed, or the ranks have ended
     if is_child() or (is_alone and not isinstance(error, Error)):
         sys.__excepthook__(kind, error, trace)
         return
     # If all ranks have an error, the lowest of them reports it and ends the others meanwhile.
     time.sleep(0.25 * min(_rank_of_launcher() if is_alone else rank(), 8))
-    # torch.distributed calls this with a sys.stderr that it prints later, when there is no later.
+    # torch.distributed replaces sys.stderr by a buffer, which would never be printed.
     stderr = sys.__stderr__ or sys.stderr
     stderr.write("".join(traceback.format_exception(kind, error, trace)))
     stderr.flush()
@@ -230,7 +233,8 @@ def _end_all_ranks(kind, error, trace) -> None:
 
 
 def _rank_of_launcher() -> int:
-    """This process among those that a launcher has started, which ends the others when one has failed."""
+    """This process' number from its launcher, 0 if it is not known. A launcher ends all processes
+    when one has failed."""
     for variable in ("OMPI_COMM_WORLD_RANK", "RANK", "LOCAL_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"):
         if os.environ.get(variable, "").isdecimal():
             return int(os.environ[variable])
@@ -238,7 +242,7 @@ def _rank_of_launcher() -> int:
 
 
 def finalize() -> None:
-    """Ends MPI, if start() has started it. Comes by itself at the end of the program."""
+    """Ends MPI, if start() has started it. Called automatically at the end of the program."""
     global _is_started
     if not _is_started or is_child():
         return
@@ -250,7 +254,7 @@ def finalize() -> None:
 
 
 def rank() -> int:
-    """-1 before start(). In a worker process of a rank, that of the rank."""
+    """This rank's number; -1 before start(). In a worker process, the number of its rank."""
     return int(os.environ[_RANK].split(":")[1]) if is_child() else _library.dptrain_comm_rank()
 
 
@@ -259,12 +263,12 @@ def size() -> int:
 
 
 def broadcast(address: int, count: int) -> None:
-    """Rank 0's `count` bytes at that address on all ranks."""
+    """Replaces the `count` bytes at the address by rank 0's. Collective."""
     _call("broadcast", address, count)
 
 
 def process_group_address() -> str:
-    """host:port of rank 0 for torch.distributed, the same on all ranks."""
+    """host:port of rank 0 for torch.distributed, the same on all ranks. Collective."""
     text = ctypes.create_string_buffer(300)
     if rank() == 0:
         with socket.socket() as free:
@@ -276,19 +280,21 @@ def process_group_address() -> str:
 
 
 def _is_one_host() -> bool:
-    """As mpirun says it; under other launchers ranks may be on several hosts."""
+    """Whether mpirun's variables show a single host. False under other launchers (except for one
+    rank), since ranks may be on several hosts."""
     here = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
     return here == os.environ.get("OMPI_COMM_WORLD_SIZE") if here else size() == 1
 
 
 def own_address() -> str:
-    """An address of this host that others can reach. Debian's /etc/hosts gives the host's name a loopback address."""
+    """An address of this host that others can reach. The address of the host's name may be a
+    loopback address, as in Debian's /etc/hosts."""
     host = socket.gethostbyname(socket.gethostname())
     if not host.startswith("127."):
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: only the route is looked up (RFC 5737)
+            probe.connect(("192.0.2.1", 9))  # sends nothing, only looks up the route (RFC 5737)
         except OSError:
             raise Error(4, f"the name of this host stands for {host}, which others cannot reach: set MASTER_ADDR to the "
                         "address of rank 0's host") from None
@@ -296,13 +302,14 @@ def own_address() -> str:
 
 
 def _sum(before: dict[str, float], new: dict[str, float]) -> dict[str, float]:
-    """Adds two measurements, one after the other. Bits, values and residuals are the last one's."""
+    """The sum of two consecutive measurements. Bits, values and residuals are taken from the second
+    one."""
     return {name: value if name in ("bits", "values", "residual_squares") else before[name] + value
             for name, value in new.items()}
 
 
 def _whole(name: str, value) -> int:
-    """For a field of 64 bits, which ctypes would fill with anything."""
+    """Checks a value for an unsigned 64-bit field, which ctypes would not check."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -319,7 +326,7 @@ def _number(name: str, value) -> float:
 
 
 def _text(name: str, value) -> bytes | None:
-    """None and "" are the default."""
+    """None and "" stand for the default."""
     if value is None:
         return None
     if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
@@ -365,22 +372,23 @@ def _options_of(compress: str = "auto", topology: str | None = None, exact: str 
 
 
 OPTIONS = tuple(inspect.signature(_options_of).parameters)[1:]  # without compress
-OPTIMIZER_OPTIONS = OPTIONS[OPTIONS.index("optimizer"):]  # State has the optimiser itself
+OPTIMIZER_OPTIONS = OPTIONS[OPTIONS.index("optimizer"):]  # State gets these from the optimiser
 
 
 def check(**options) -> None:
-    """An Error for options that Exchange() would refuse, as far as that can be seen without slots."""
+    """Raises an Error for options that Exchange() would refuse, as far as it can be checked without
+    slots."""
     _call("check", ctypes.byref(_options_of(**options)))
 
 
 
 class Exchange:
-    """dptrain_comm_create() and what belongs to it. Several have threads and sums of their own."""
+    """A dptrain_comm and its functions. Each exchange has its own thread and its own sums."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
-        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first,
-        trace_steps, optimizer ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and
-        defaults of dptrain_comm_options."""
+        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s,
+        trace, trace_first, trace_steps, optimizer ("sgd" or "adam"), has_nesterov, momentum, beta1,
+        beta2 and epsilon, with the meanings and defaults of dptrain_comm_options."""
         if is_child():
             raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
                         "below if __name__ == \"__main__\"")
@@ -391,7 +399,7 @@ class Exchange:
         self._shards = given.shards
         self._handle = _POINTER()
         _call("create", rows, len(slots), ctypes.byref(given), ctypes.byref(self._handle))
-        self._taken: dict[str, list[dict[str, float]]] = {"": []}  # by reader, what it has not read yet
+        self._taken: dict[str, list[dict[str, float]]] = {"": []}  # costs not read yet, by reader
         _open_exchanges.append(self)
 
     def close(self) -> None:
@@ -412,27 +420,29 @@ class Exchange:
         return found
 
     def makes_step(self, slot: int) -> bool:
-        """Whether the slot's values are steps of the optimiser instead of gradients (dptrain_comm_makes_step)."""
+        """Whether the slot's values are steps of the optimiser instead of gradients
+        (dptrain_comm_makes_step)."""
         return _library.dptrain_comm_makes_step(self._handle, slot) == 1
 
     def begin_step(self, progress: float = -1.0) -> None:
         _call("begin_step", self._handle, progress)
 
     def begin_round(self, progress: float = -1.0) -> None:
-        """In place of begin_step(): all values are there already (dptrain_comm_begin_round)."""
+        """Replaces begin_step() when all values are already written (dptrain_comm_begin_round)."""
         _call("begin_round", self._handle, progress)
 
     def ready(self, slot: int) -> None:
         _call("ready", self._handle, slot)
 
     def finish_step(self) -> bool:
-        """Whether all ranks' values were finite. If not, the values are no sums, and the step is to be skipped."""
+        """Returns whether all ranks' values were finite. If not, the values are not sums, and all
+        ranks must skip the step."""
         all_finite = ctypes.c_int()
         _call("finish_step", self._handle, ctypes.byref(all_finite))
         return all_finite.value == 1
 
     def statistics(self) -> dict[str, float]:
-        """Bytes and seconds of this rank since the last call; bits a value of codecs that have a rate."""
+        """Bytes and seconds of this rank since the last call; bits a value if there is a rate."""
         return self.take("")[0]
 
     def buckets(self) -> list[dict[str, str]]:
@@ -441,11 +451,11 @@ class Exchange:
         return [{"names": row[0], "values": row[1].split()[0], "codec": row[2], "topology": row[3]} for row in rows]
 
     def add_reader(self, reader: str) -> None:
-        """From now on take() of this reader has what was measured since its own last call."""
+        """Adds a reader: its take() returns the costs since its own last call, or since now."""
         self.take(reader)
 
     def take(self, reader: str) -> list[dict[str, float]]:
-        """The costs since this reader's last call: the total, and then each bucket."""
+        """The costs since this reader's last call: the total, then each bucket."""
         now = self._measured()
         self._taken.setdefault(reader, [])
         for rows in self._taken.values():
@@ -469,11 +479,13 @@ class Exchange:
         return {name: getattr(taken, name) for name, _ in _Rate._fields_ if name != "struct_bytes"}
 
     def set_bits(self, bits: float) -> None:
-        """From the next step on this many bits a value in the mean, for ecq:bits=; between steps, the same on all ranks."""
+        """For ecq:bits=: sets the mean bits a value from the next step on. Between steps, with the
+        same value on all ranks."""
         _call("set_bits", self._handle, bits)
 
     def scale_residual(self, factor: float) -> None:
-        """The loss has another scale from the next step on, this many times the old one. Collective, between steps."""
+        """Scales residuals along with the loss: its scale is `factor` times the old one from the
+        next step on. Collective, between steps."""
         _call("scale_residual", self._handle, factor)
 
     def write_trace(self) -> None:
@@ -481,8 +493,9 @@ class Exchange:
         _call("write_trace", self._handle)
 
     def gather(self, numbers: list[float]) -> list[list[float]]:
-        """All ranks' numbers, by rank, on rank 0; nothing on others. Collective, with as many numbers on each rank. With shards, those
-        of the ranks that exchange with each other, on the lowest of them."""
+        """All ranks' numbers, by rank, on rank 0; an empty list on other ranks. Collective, with
+        the same count on each rank. With shards: among the ranks that exchange with each other, on
+        the lowest of them."""
         ranks = size() // self._shards
         mine = (ctypes.c_double * len(numbers))(*numbers)
         every = (ctypes.c_double * (len(numbers) * ranks))() if rank() < self._shards else None
@@ -490,10 +503,11 @@ class Exchange:
         return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(ranks)]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length: in pieces, each of which has a time-out
-        of its own."""
+        """All ranks' bytes, by rank, on rank 0; an empty list on other ranks. Collective; lengths
+        may differ. Bytes are sent in pieces, each with its own timeout."""
         lengths = [int(row[0]) for row in self.gather([float(len(mine))])]
-        longest = ctypes.c_uint64(max(lengths, default=0))  # rank 0's; with shards all groups must have as many bytes
+        # Rank 0's; with shards, all groups need the same.
+        longest = ctypes.c_uint64(max(lengths, default=0))
         broadcast(ctypes.addressof(longest), ctypes.sizeof(longest))
         found = [bytearray() for _ in lengths]
         for first in range(0, longest.value, _PIECE):
@@ -509,7 +523,7 @@ class Exchange:
         return _library.dptrain_comm_describe(self._handle).decode()
 
     def compare(self, address: int, count: int) -> None:
-        """An Error if not all ranks hold the same bits of these floats."""
+        """Raises an Error unless all ranks hold the same bits of these floats."""
         _call("compare", self._handle, address, count)
 
     def save(self) -> bytes:
@@ -521,8 +535,8 @@ class Exchange:
         _call("load_state", self._handle, saved, len(saved))
 
     def merge(self, states: list[bytes]) -> None:
-        """Goes on from this rank's state of an exchange with other slots, or from all ranks' of another number of ranks
-        (dptrain_comm_merge_states)."""
+        """Continues from this rank's state of an exchange with other slots, or from the states of
+        all ranks of a run with another number of ranks (dptrain_comm_merge_states)."""
         kept = [ctypes.create_string_buffer(one, len(one)) for one in states]
         addresses = (ctypes.c_void_p * len(kept))(*[ctypes.addressof(one) for one in kept])
         sizes = (ctypes.c_size_t * len(kept))(*[len(one) for one in states])

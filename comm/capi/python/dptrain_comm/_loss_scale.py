@@ -1,10 +1,15 @@
-"""Follows the loss scale of PyTorch's GradScaler, so that what an exchange keeps from earlier steps has the gradient's scale.
+"""Follows the loss scale of PyTorch's GradScaler, so that an exchange's residuals keep the
+gradient's scale.
 
-A GradScaler multiplies the loss, and with it every gradient, by a number that it changes during a training. Its methods are
-wrapped, also in kinds that derive from it, such as FSDP's ShardedGradScaler. After scale() the backward pass of the scaled loss
-leaves a note of the scaler: gradient hooks of that loss run before those of all parameters, and so before any bucket leaves.
-unscale_() leaves a note of the optimiser whose gradients have no scale any more. update() ends an iteration: a note that is still
-there then is that of a training without an exchange, and is removed.
+A GradScaler multiplies the loss, and thus every gradient, by a number that changes during a
+training. This module wraps the scaler's methods, also in derived classes such as FSDP's
+ShardedGradScaler:
+
+    scale()     the backward pass of the scaled loss notes the scaler. Gradient hooks of the loss
+                run before the hooks of all parameters, hence before any bucket is sent
+    unscale_()  notes the optimiser whose gradients are no longer scaled
+    update()    ends an iteration and removes a remaining note, which comes from a training without
+                an exchange
 """
 from __future__ import annotations
 
@@ -16,11 +21,13 @@ from collections.abc import Iterable
 from ._library import Error
 
 _noted: list = []  # scalers of the backward passes since the last LossScale.change()
-_optimizers: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # by scaler, those that it has unscaled at some time
+# By scaler: all that it has unscaled.
+_optimizers: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def _note(scaler, outputs):
-    """The backward pass of these tensors, which the scaler has multiplied, is one of a scaled loss. Returns them."""
+    """Registers hooks that note the scaler in the backward pass of these scaled losses. Returns the
+    losses."""
     def note(_gradient) -> None:
         if not any(one is scaler for one in _noted):
             _noted.append(scaler)
@@ -31,7 +38,7 @@ def _note(scaler, outputs):
     elif isinstance(outputs, (list, tuple)):
         for output in outputs:
             _note(scaler, output)
-    elif isinstance(outputs, Iterable):  # made one by one, when the caller wants them
+    elif isinstance(outputs, Iterable):  # a lazy sequence stays lazy
         return map(functools.partial(_note, scaler), outputs)
     return outputs
 
@@ -52,7 +59,8 @@ def _after_update(scaler, result, _arguments):
 
 
 def _wrap(kind: type) -> None:
-    """Once. A method that a kind inherits is wrapped in the kind that has it."""
+    """Wraps the methods that this class defines itself, once; inherited ones are wrapped in the
+    base class."""
     for name, after in (("scale", _after_scale), ("unscale_", _after_unscale), ("update", _after_update)):
         method = vars(kind).get(name)
         if method is None or hasattr(method, "notes_scaler"):
@@ -73,7 +81,7 @@ def _wrap_all(kind: type) -> None:
 
 
 def watch() -> None:
-    """Wraps the methods of all kinds of scalers, those to come included."""
+    """Wraps the methods of all scaler classes, including classes derived later."""
     import torch
     for owner in (torch.cuda.amp, getattr(torch, "amp", None)):
         kind = getattr(owner, "GradScaler", None)
@@ -89,7 +97,8 @@ def watch() -> None:
 
 
 def _unscaled(scaler) -> set[int]:
-    """The ids of the parameters whose gradients unscale_() has divided, until step() or update()."""
+    """The ids of the parameters whose gradients unscale_() has divided since the last step() or
+    update()."""
     states = getattr(scaler, "_per_optimizer_states", {})
     return {id(parameter) for optimizer in _optimizers.get(scaler, ())
             if id(optimizer) in states and getattr(states[id(optimizer)].get("stage"), "name", "") == "UNSCALED"
@@ -110,10 +119,12 @@ class LossScale:
         watch()
 
     def change(self, pairs: list) -> float:
-        """The scale of this step's loss over that of the last one. Once a step, when its backward pass has begun.
+        """Returns the scale of this step's loss divided by the last one's. Call it once a step,
+        when its backward pass has begun.
 
-        pairs: parameters and their gradients that are exchanged, as far as they are known. If all are None or zeros, this rank
-        may have made no backward pass, and others have: the scaler of the last step counts.
+        pairs: the exchanged parameters and gradients, as far as they are known. If all gradients
+        are None or zeros, this rank may have made no backward pass while others have: the scaler of
+        the last step is used.
         """
         scalers = _noted[:]
         _noted.clear()
@@ -139,7 +150,8 @@ class LossScale:
         if not all(is_unscaled):
             raise Error(2, "some gradients of this step are scaled, and GradScaler.unscale_() has divided others: call it after "
                         "allreduce_gradients()")
-        # Each rank would decide by its own gradient alone whether to make the step.
+        # unscale_() looks for infinities in this rank's gradient only, so ranks might decide
+        # differently whether to make the step.
         if not self._has_warned:
             print("dptrain_comm: GradScaler.unscale_() was called before the exchange; call it after allreduce_gradients(), "
                   "so that all ranks see the same infinities", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Gradients of a module without DistributedDataParallel, which leave while its backward pass goes on."""
+"""Sends gradients of a module without DistributedDataParallel during its backward pass."""
 from __future__ import annotations
 
 import contextlib
@@ -10,7 +10,8 @@ from ._library import Error
 
 
 class Overlap:
-    """Sends each gradient that backward has completed, from the second step on, and not within no_sync()."""
+    """Sends each gradient when backward has completed it, from the second step on, except within
+    no_sync()."""
 
     def __init__(self, model, core: GradientExchange):
         self._model, self._core = model, core
@@ -22,16 +23,16 @@ class Overlap:
 
     @staticmethod
     def is_possible(model) -> bool:
-        """PyTorch 2.1 and later has hooks for it."""
+        """Whether PyTorch has the necessary hooks (2.1 and later)."""
         return all(hasattr(parameter, "register_post_accumulate_grad_hook") for parameter in model.parameters())
 
     def begin_step(self) -> None:
-        """Another one begins, with the next backward pass."""
-        self.early: dict = {}  # by slot, what has left: parameter, gradient and its version
-        self._may_leave: bool | None = None  # None: not known yet
+        """Prepares the next step, which begins with the next backward pass."""
+        self.early: dict = {}  # sent gradients, by slot: parameter, gradient and its version
+        self._may_leave: bool | None = None  # None: not decided yet
 
     def follow(self) -> None:
-        """Parameters may have been added, or frozen and trained again."""
+        """Registers hooks for parameters that were added, or are trained again."""
         for parameter in self._model.parameters():
             if parameter.requires_grad and id(parameter) not in self._hooks and local(parameter.detach()).numel() > 0:
                 self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(self._completed)
@@ -52,7 +53,8 @@ class Overlap:
         core, gradients = self._core, self._core.gradients
         if gradients is None or core.needs_all_gradients():
             return
-        if self._may_leave is None:  # further parameters come with allreduce_gradients()
+        # Not if there are new parameters: allreduce_gradients() adds them.
+        if self._may_leave is None:
             self._may_leave = all(id(p) in gradients.slots for p in self._model.parameters() if p.requires_grad and id(p) in self._hooks)
         if not self._may_leave:
             return

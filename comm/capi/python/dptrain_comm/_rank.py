@@ -1,6 +1,6 @@
 """One rank of dptrain_comm.run: _rank.py ADDRESS PORT RANKS_PER_HOST PROGRAM [ARG]...
 
-Sets what torchrun sets, from what mpirun says, and becomes the program.
+Sets torchrun's environment variables from mpirun's, and executes the program.
 """
 import fcntl
 import os
@@ -10,7 +10,7 @@ import sys
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; empty if none has."""
+    """The network interface with this IPv4 address; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             try:
@@ -23,8 +23,9 @@ def interface_of(address: str) -> str:
 
 
 def show_interface(variables, address: str) -> None:
-    """Names the interface towards that host for gloo, unless the user has, or gloo finds it by the name of this host. Debian's
-    /etc/hosts gives a host's name a loopback address, to which other hosts cannot connect."""
+    """Sets gloo's interface to the one towards that host, unless the user has set it, or gloo finds
+    it by this host's name. Debian's /etc/hosts gives a host's name a loopback address, to which
+    other hosts cannot connect."""
     if variables.get("GLOO_SOCKET_IFNAME") or variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == variables.get("OMPI_COMM_WORLD_SIZE"):
         return
     try:
@@ -34,7 +35,7 @@ def show_interface(variables, address: str) -> None:
         pass
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))  # sends nothing: only the route is looked up
+            probe.connect((address, 9))  # sends nothing, only looks up the route
             own = probe.getsockname()[0]
             name = "" if own.startswith("127.") else interface_of(own)
     except OSError:
@@ -50,9 +51,9 @@ def environment(variables, address: str, port: str, per_host: int) -> dict:
         "RANK": str(rank), "LOCAL_RANK": local, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(per_host),
         "GROUP_RANK": str(rank // per_host), "GROUP_WORLD_SIZE": str(size // per_host), "NODE_RANK": str(rank // per_host),
         "ROLE_NAME": "default", "ROLE_RANK": str(rank), "ROLE_WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": port,
-        # By these PyTorch and Lightning see that somebody else has started the ranks.
+        # These show PyTorch and Lightning that a launcher has started the ranks.
         "TORCHELASTIC_RUN_ID": "dptrain_comm", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0",
-        # As torchrun: ranks that share a host do not each take all of its cores.
+        # Like torchrun: ranks that share a host must not each use all of its cores.
         "OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS") or ("1" if per_host > 1 else str(len(os.sched_getaffinity(0))))}
 
 

@@ -1,7 +1,9 @@
-"""Compares the ranks of torch.distributed with those of the exchange, which mpirun has started.
+"""Checks that torch.distributed numbers the ranks as the exchange does, whose ranks mpirun has
+started.
 
-A hook does not see whose process group it serves, and a launcher of PyTorch counts its processes only after start(). Two
-functions of PyTorch are therefore wrapped: DistributedDataParallel.register_comm_hook() and init_process_group().
+A hook does not see the process group that it serves, and a launcher of PyTorch counts its processes
+only after start(). Therefore two functions of PyTorch are wrapped:
+DistributedDataParallel.register_comm_hook() and init_process_group().
 """
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def _require_same(name: str, its_rank: int, its_size: int) -> None:
 
 
 def check(group=None) -> None:
-    """An Error unless this rank is the same one in torch.distributed, or in that group of it, if there is one."""
+    """Raises an Error unless this rank has the same number in torch.distributed, or in that group
+    of it. Does nothing if torch.distributed is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized() or is_child():
         return
@@ -50,7 +53,7 @@ def check(group=None) -> None:
 
 
 def _wrap(owner, name: str, check_first: Callable) -> None:
-    """Once: before owner.name(...), check_first(function, arguments, named) is called."""
+    """Wraps owner.name, once: check_first(function, arguments, named) is called before it."""
     function = getattr(owner, name)
     if hasattr(function, "checks_ranks"):
         return
@@ -65,7 +68,8 @@ def _wrap(owner, name: str, check_first: Callable) -> None:
 
 
 def _check_new_group(function, arguments, named) -> None:
-    """Before the call: it would wait for processes that have ended because they are no ranks."""
+    """Checks before init_process_group(), which would wait for processes that have ended because
+    they are not ranks."""
     if not is_started() or is_child():
         return
     given = inspect.signature(function).bind_partial(*arguments, **named).arguments
@@ -75,24 +79,25 @@ def _check_new_group(function, arguments, named) -> None:
                    for number, variable in zip(numbers, ("RANK", "WORLD_SIZE"))]
     try:
         its_rank, its_size = (int(number) for number in numbers)
-    except (TypeError, ValueError):  # it gets them elsewhere, or reports that it does not
+    except (TypeError, ValueError):  # not known here; PyTorch reports missing ones
         return
     _require_same("torch.distributed", its_rank, its_size)
 
 
-_hooked: "weakref.WeakSet" = weakref.WeakSet()  # DistributedDataParallel with a hook and another state, if any
+# DistributedDataParallel whose hook has no State of ours.
+_hooked: "weakref.WeakSet" = weakref.WeakSet()
 
 
 def check_groups_of(parameter) -> None:
-    """check() for the DistributedDataParallel that has the parameter, if the program has registered a function of its own that
-    calls hook()."""
+    """check() for the DistributedDataParallel that has the parameter, if the program has registered
+    its own hook function, which calls hook()."""
     for ddp in list(_hooked):
         if any(one is parameter for one in ddp.parameters()):
             check(ddp.process_group)
 
 
 def watch(kind_of_state: type) -> None:
-    """Wraps the two functions, if the program has imported them."""
+    """Wraps the two functions, if the program has imported their modules."""
     def check_group(_function, arguments, named) -> None:
         ddp, state, *_ = (*arguments, named.get("state"), None)
         if isinstance(state, kind_of_state):

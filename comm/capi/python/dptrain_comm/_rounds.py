@@ -1,5 +1,5 @@
-"""Rounds: ranks train alone for some steps, and then exchange what their parameters have changed by (local SGD, Stich 2019;
-with an outer optimiser DiLoCo, Douillard et al. 2023)."""
+"""Rounds: ranks train alone for some steps, then exchange their parameters' changes (local SGD,
+Stich 2019; with an outer optimiser DiLoCo, Douillard et al. 2023)."""
 from __future__ import annotations
 
 import ctypes
@@ -16,18 +16,21 @@ def _number(name: str, value, least: float, below: float) -> float:
 
 
 class Rounds:
-    """Call step() after each optimizer.step(); every `every` steps the parameters become
+    """Call step() after each optimizer.step(). After every `every` steps the parameters become
+    `common`, with the same bits on all ranks:
 
-        velocity = outer_momentum * velocity + change       change: the mean of what all ranks have changed by
+        velocity = outer_momentum * velocity + change       change: the mean change over all ranks
         common  += outer_lr * (change + outer_momentum * velocity)
 
-    with outer_lr=1 and no momentum the mean of all ranks' parameters. Finite buffers of floating point, such as running statistics, become
-    the mean of all ranks', in fp32. On all ranks the same bits.
+    With outer_lr=1 and no momentum, common is the mean of all ranks' parameters. Finite
+    floating-point buffers, such as running statistics, become the mean over all ranks, in fp32.
 
-    model: rank 0's parameters and buffers are those of all ranks from here on.
-    compress, options: as of init(), without velocity=; auto is for exchanges at every step and is refused.
-    optimizer: where its learning rate falls, what codecs have not delivered of earlier rounds fades with it.
-    total_steps: how many steps of the optimiser the training has, so that ecq:bits=X spends more bits at its beginning.
+    model: all ranks get rank 0's parameters and buffers.
+    compress, options: as in init(), without velocity=. auto needs an exchange at every step and is
+    refused.
+    optimizer: if given, residuals of earlier rounds are scaled down when its learning rate falls.
+    total_steps: the number of optimiser steps in the training, so that ecq:bits=X spends more bits
+    at its beginning.
     """
 
     def __init__(self, model, every: int, compress: str = "q8", *, outer_lr: float = 1.0, outer_momentum: float = 0.0, optimizer=None,
@@ -54,7 +57,7 @@ class Rounds:
         for name, p in trained:
             if p.is_complex():
                 raise Error(2, f"Rounds(): the parameter {name} is complex; parameters are exchanged as real numbers of 32 bits")
-        # A causal mask of minus infinity is no statistic and does not change.
+        # Leaves out buffers such as a causal mask of minus infinity, which is not a statistic.
         buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and b.numel() > 0 and bool(b.isfinite().all())]
         self._tensors = [tensor for _, tensor in (*trained, *buffers)]
         self._is_parameter = [True] * len(trained) + [False] * len(buffers)
@@ -67,12 +70,13 @@ class Rounds:
                         for k, t in enumerate(self._tensors)]
         self._common = [t.detach().to("cpu", torch.float32, copy=True) for t in self._tensors]
         self._velocity = [torch.zeros_like(one) for one, is_parameter in zip(self._common, self._is_parameter) if is_parameter]
-        self.steps, self.rounds = 0, 0  # that were made, of the optimiser and of the exchange
-        self._rates: list[float] = []  # of the running round
+        self.steps, self.rounds = 0, 0  # optimiser steps and exchanges so far
+        self._rates: list[float] = []  # learning rates of the running round
         self._rate_before = 0.0
 
     def step(self) -> bool:
-        """After each optimizer.step(). Whether the round has ended; then it was collective."""
+        """Call it after each optimizer.step(). Returns whether the round has ended; in that case
+        the call was collective."""
         self.steps += 1
         if self._optimizer is not None:
             self._rates.append(max(float(group["lr"]) for group in self._optimizer.param_groups))
@@ -82,7 +86,7 @@ class Rounds:
         return True
 
     def finish(self) -> None:
-        """Ends a round that has fewer steps, as at the end of a training. Collective."""
+        """Ends a round early, for example at the end of a training. Collective."""
         if self.steps % self.every:
             self._exchange()
             self.steps += -self.steps % self.every
@@ -98,7 +102,8 @@ class Rounds:
             self.exchange.begin_round(progress)
             for slot in range(len(self._values)):
                 self.exchange.ready(slot)
-            # A round whose changes are not finite on some rank is lost: all go on from where it began.
+            # If some rank's changes are not finite, the round is lost: all ranks continue from its
+            # beginning.
             if self.exchange.finish_step():
                 self._take()
             for common, tensor in zip(self._common, self._tensors):
@@ -116,7 +121,8 @@ class Rounds:
                 common.add_(change)
 
     def _fade(self) -> None:
-        """What waits was changed by with earlier learning rates."""
+        """Scales residuals down when the learning rate has fallen, since they come from steps with
+        earlier learning rates."""
         if not self._rates:
             return
         mean, self._rates = sum(self._rates) / len(self._rates), []
@@ -125,14 +131,15 @@ class Rounds:
         self._rate_before = mean or self._rate_before
 
     def state_dict(self) -> dict:
-        """For this rank's checkpoint, beside those of the model and the optimiser."""
+        """For this rank's checkpoint, in addition to the model's and the optimiser's states."""
         import torch
         return {"steps": self.steps, "rounds": self.rounds, "rates": list(self._rates), "rate_before": self._rate_before,
                 "exchange": torch.frombuffer(bytearray(self.exchange.save()), dtype=torch.uint8),
                 "common": [one.clone() for one in self._common], "velocity": [one.clone() for one in self._velocity]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from what state_dict() of this rank has returned, after the model's and the optimiser's. On all ranks."""
+        """Continues from this rank's state_dict(). Load the model's and the optimiser's states
+        first. Call it on all ranks."""
         for mine, theirs, what in ((self._common, state["common"], "common"), (self._velocity, state["velocity"], "velocity")):
             if [one.shape for one in mine] != [one.shape for one in theirs]:
                 raise Error(3, f"load_state_dict(): {what} has other shapes than this model")

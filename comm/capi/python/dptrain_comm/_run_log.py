@@ -1,8 +1,10 @@
-"""The run log of a PyTorch program: the file that dptrain writes (io/log/run_log.hpp), for dpreport and other readers.
+"""The run log of a PyTorch program, in the format of dptrain's (io/log/run_log.hpp), for dpreport
+and other readers.
 
-Written from Python, so that the library needs no HDF5. Rank 0 writes the whole file anew after each epoch, under another
-name, and renames it: a reader, or the end of the program at any moment, never meets half of one. A log that cannot be
-written ends nothing: that is said once, and the next epoch tries again.
+It is written from Python, so that the library does not need HDF5. After each epoch rank 0 writes
+the whole file under another name and renames it, so that the log is never incomplete, even if the
+program is killed. If the log cannot be written, training continues: this is reported once, and the
+next epoch tries again.
 """
 from __future__ import annotations
 
@@ -55,24 +57,24 @@ def _share(part: float, whole: float) -> float:
 
 
 class RunLog:
-    """All ranks have one and make the same calls."""
+    """All ranks have a RunLog and make the same calls."""
 
     def __init__(self, path: str, options: dict, about: dict, every: int = 0):
-        """every: which steps have rows, every N-th; 0: none."""
+        """every: N adds a row for every N-th step; 0: none."""
         self._path, self._options, self._about, self._every = os.path.abspath(path), options, about, every
         self._rows: dict[str, list[dict]] = {name: [] for name in COLUMNS}
         self._warned = self._is_closed = self._has_begun = False
         self._check()
         self._started = time.time()
         self._hosts: list[str] = []
-        self._codecs: list[str] = []  # all that some exchange had, and so topologies
+        self._codecs: list[str] = []  # of all exchanges so far; topologies likewise
         self._topologies: list[str] = []
-        self._before: list[dict[str, float]] = []  # this epoch's costs of exchanges that have ended
+        self._before: list[dict[str, float]] = []  # this epoch's costs of closed exchanges
         self._start_epoch()
         atexit.register(self._leave)
 
     def _check(self) -> None:
-        """All ranks leave together if rank 0 cannot write the file."""
+        """Collective. Raises an Error on all ranks if rank 0 cannot write the file."""
         text = ctypes.create_string_buffer(1000)
         if rank() == 0:
             why = ""
@@ -93,7 +95,8 @@ class RunLog:
     # ---- while steps are made
 
     def begin(self, exchange: Exchange, step: int, parameters: int, set_up_s: float = 0.0) -> None:
-        """The exchange exists, before its first step. set_up_s: how long it took to make, which belongs to no epoch."""
+        """Call it when the exchange exists, before its first step. set_up_s: the time for making
+        the exchange, which is not part of an epoch."""
         exchange.add_reader(READER)
         if self._every:
             exchange.add_reader(STEP_READER)
@@ -115,11 +118,11 @@ class RunLog:
         self._topologies = list(dict.fromkeys([*self._topologies, *(bucket["topology"] for bucket in self._buckets)]))
 
     def exchange_ends(self, exchange: Exchange) -> None:
-        """Another one comes in its place, within an epoch."""
+        """Call it before another exchange replaces this one within an epoch."""
         self._before.append(exchange.take(READER)[0])
 
     def goes_on(self, exchange: Exchange, parameters: int, set_up_s: float) -> None:
-        """With that exchange. set_up_s as in begin()."""
+        """Continues with the new exchange. set_up_s as in begin()."""
         exchange.add_reader(READER)
         if self._every:
             exchange.add_reader(STEP_READER)
@@ -127,7 +130,7 @@ class RunLog:
         self.leave_out(set_up_s)
 
     def leave_out(self, seconds: float) -> None:
-        """The last seconds belong to no epoch and no step."""
+        """Excludes the last `seconds` from the epoch and the step."""
         self._epoch_began += seconds
         self._step_began += seconds
 
@@ -140,7 +143,7 @@ class RunLog:
         self._backward_began = time.perf_counter()
 
     def step_ends(self, exchange: Exchange, step: int, wait_began: float, all_finite: bool) -> None:
-        """step: how many are done now."""
+        """step: the number of finished steps."""
         ended = time.perf_counter()
         backward_s, exposed_s = wait_began - self._backward_began, ended - wait_began
         self._backward_s += backward_s
@@ -152,9 +155,10 @@ class RunLog:
         self._step_began = ended
 
     def _add_step(self, exchange: Exchange, step: int, step_s: float, backward_s: float, exposed_s: float) -> None:
-        """As in dptrain, a step's row has what rank 0 measured."""
+        """As in dptrain, a step's row has rank 0's measurements."""
         is_logged = step % self._every == 0
-        if not is_logged and (step + 1) % self._every != 0:  # the step before one that is logged begins its costs
+        # The call of take() before a logged step starts its costs.
+        if not is_logged and (step + 1) % self._every != 0:
             return
         total = exchange.take(STEP_READER)[0]
         if is_logged:
@@ -195,8 +199,8 @@ class RunLog:
             for sums in bucket_sums:
                 for name in OF_BUCKET:
                     sums[name] += next(given)
-            # The time that waits neither for data nor for sums is computation; between a step's first bucket and its last
-            # one backward is at work.
+            # Time that is spent waiting neither for data nor for sums counts as computation, and
+            # the time between a step's first and last bucket as backward.
             compute_s = max(epoch_s - data_s - exposed_s, 0.0)
             backward_s = min(backward_s, compute_s)
             rows.append({"epoch": epoch, "rank": number, "host": number, "device": 0, "epoch_s": epoch_s,
@@ -229,7 +233,7 @@ class RunLog:
                 "residual_norm": math.sqrt(sums["residual_squares"])})
 
     def _leave(self) -> None:
-        """The program ends without close(): what there is so far, of a run that is not finished."""
+        """atexit: the program ends without close(); saves the rows so far as an unfinished run."""
         if not self._is_closed and self._has_begun:
             self._save(False)
 
@@ -251,7 +255,7 @@ class RunLog:
             self._write(unfinished, is_finished)
             os.replace(unfinished, self._path)
             self._warned = False
-        except (OSError, RuntimeError) as error:  # h5py says RuntimeError of some failures to write
+        except (OSError, RuntimeError) as error:  # h5py raises RuntimeError, too
             if not self._warned:
                 print(f"dptrain_comm: log {self._path}: cannot be written: {error}; training goes on, and the next epoch "
                       "tries again", file=sys.stderr, flush=True)
@@ -274,7 +278,7 @@ class RunLog:
         config |= {name.replace("_", "-"): str(value) for name, value in self._about.items()}
         if os.path.lexists(path):
             os.unlink(path)
-        # HDF5 opens by name and follows links, so it gets a name of the file that is open already.
+        # HDF5 opens files by name and follows links, so pass it a name of the already open file.
         with open(path, "xb") as new, h5py.File(f"/proc/self/fd/{new.fileno()}", "w", locking=False) as file:
             for name, value in {
                     "format_version": 1, "dptrain_version": _library.version(), "git_revision": "",
@@ -288,7 +292,7 @@ class RunLog:
             for variable, name in (("DPTRAIN_LINK_BIT_PER_S", "nominal_bit_per_s"), ("DPTRAIN_LINK_DELAY_S", "nominal_delay_s"),
                                    ("DPTRAIN_LINK_LOSS", "nominal_loss"), ("DPTRAIN_LINK_SHARED", "nominal_is_shared")):
                 try:
-                    file.attrs[name] = float(os.environ[variable])  # the lab says what its links are
+                    file.attrs[name] = float(os.environ[variable])  # set by the lab
                 except (KeyError, ValueError):
                     pass
             file.create_group("config").attrs.update(config)

@@ -1,17 +1,19 @@
-"""The dict that State.state_dict() returns and State.load_state_dict() takes: checks it before anything is changed.
+"""The dict that State.state_dict() returns and State.load_state_dict() takes. It is checked before
+anything is changed.
 
-    step        how many steps were made
-    exchange    what the library has saved (dptrain_comm_save_state), as bytes in a tensor; None before the first step
-    rank, size  of the rank that has saved it; states of the first version lack these and what follows
+    step        the number of steps so far
+    exchange    the library's state (dptrain_comm_save_state), as bytes in a tensor; None before the
+                first step
+    rank, size  of the rank that has saved it; states of the first version lack these and all below
     loss_scale  of the last step; None before the first one
     slots       the parameters' names
     late        by slot: values that wait for the slot's next gradient (_delivery.py)
-    tensors     by name: what the library has saved of State.all_reduce() and all_mean()
+    tensors     by name: the library's states for State.all_reduce() and all_mean()
 
-With all_ranks it is instead, on rank 0:
+With all_ranks, rank 0's dict has instead:
 
     step, size
-    ranks       such a dict of each rank, as torch.save() writes it, in a tensor of bytes
+    ranks       each rank's dict, as torch.save() writes it, in a tensor of bytes
 """
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _MARK = b"dptrain_comm state "  # every state of the library begins so
 
 
 class StateError(Error, ValueError):
-    """A saved state that is damaged, or does not fit."""
+    """A saved state is damaged or does not fit."""
 
     def __init__(self, message: str):
         super().__init__(3, f"load_state_dict(): {message}")
@@ -35,16 +37,17 @@ class StateError(Error, ValueError):
 
 @dataclasses.dataclass
 class SavedState:
-    """Nothing to go on from, unless it is given."""
+    """A state to continue from; by default the state before the first step."""
 
     step: int = 0
     exchange: bytes | None = None
-    of_others: list = dataclasses.field(default_factory=list)  # in its place: those of all ranks of another number of ranks
+    # Instead of exchange: states to be merged.
+    of_others: list = dataclasses.field(default_factory=list)
     loss_scale: float | None = None
     late: dict = dataclasses.field(default_factory=dict)  # the same on all ranks
-    slots: list = dataclasses.field(default_factory=list)  # names; empty if the state does not say them
-    tensors: dict = dataclasses.field(default_factory=dict)  # by name, what Tensors.load() takes
-    has_counts: bool = True  # of gradients; not in states of allreduce_gradients() of the first version
+    slots: list = dataclasses.field(default_factory=list)  # names; empty if the state lacks them
+    tensors: dict = dataclasses.field(default_factory=dict)  # by name, for Tensors.load()
+    has_counts: bool = True  # of gradients; False for states of the first version
 
     def to_dict(self) -> dict:
         import torch
@@ -59,7 +62,8 @@ class SavedState:
                 "tensors": {name: torch.frombuffer(bytearray(saved[0]), dtype=torch.uint8) for name, saved in self.tensors.items()}}
 
     def for_slots(self, names: list, shapes: list) -> "SavedState":
-        """This for the exchange's parameters, which may be others than those that were saved, or in another order."""
+        """This state for the exchange's parameters, which may differ from the saved ones, also in
+        their order."""
         if not self.slots or self.slots == names:
             self._check_shapes(shapes)
             return self
@@ -79,7 +83,7 @@ class SavedState:
 
 
 def _described(value) -> str:
-    """The value in a few words: a tensor, or a dict, may be as large as a model."""
+    """Describes a value briefly: a tensor or a dict may be as large as a model."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a {type(value).__name__} of {value.dtype} and the shape {list(value.shape)}"
     text = repr(value)
@@ -89,7 +93,7 @@ def _described(value) -> str:
 def _whole(state: dict, name: str, default: int) -> int:
     value = state.get(name, default)
     try:
-        number = operator.index(value)  # also of NumPy and of a tensor with one value
+        number = operator.index(value)  # works for NumPy and one-value tensors, too
     except (TypeError, RuntimeError, ValueError):
         number = -1
     if isinstance(value, bool) or number < 0:
@@ -151,7 +155,8 @@ def _tensors(value) -> dict:
 
 
 def gathered(exchange: Exchange, state: dict) -> list:
-    """All ranks' states on rank 0, each as bytes in a tensor; nothing on others. Collective."""
+    """All ranks' states on rank 0, each as bytes in a tensor; an empty list on other ranks.
+    Collective."""
     import torch
     if state["loss_scale"] is not None:  # PyTorch 1 loads no plain numbers with weights_only
         state = {**state, "loss_scale": torch.tensor(state["loss_scale"], dtype=torch.float64)}
@@ -161,18 +166,19 @@ def gathered(exchange: Exchange, state: dict) -> list:
 
 
 def _unpacked(value, of_rank: int) -> dict:
-    """That rank's state out of those of all."""
+    """Unpacks one rank's state of the list of all ranks' states."""
     import torch
     if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1 or value.is_meta:
         raise StateError(f"ranks has {_described(value)} for rank {of_rank}; allowed: a tensor of torch.uint8 with one dimension")
     try:
         return torch.load(io.BytesIO(value.detach().cpu().contiguous().numpy().tobytes()), weights_only=True)
-    except Exception as error:  # zipfile, pickle and PyTorch have many kinds
+    except Exception as error:  # zipfile, pickle and PyTorch raise many kinds
         raise StateError(f"the state of rank {of_rank} is damaged or cut off ({type(error).__name__})") from None
 
 
 def _own_of(state: dict) -> SavedState:
-    """This rank's state out of those of all, or what it takes over of those of another number of ranks."""
+    """This rank's state from the dict of all ranks' states. If that has another number of ranks,
+    all of them, to be merged."""
     states = state["ranks"]
     if not isinstance(states, (list, tuple)) or not states:
         raise StateError(f"ranks is {_described(states)}; allowed: a list of every rank's state, as state_dict(all_ranks=True) of rank 0 "
@@ -186,7 +192,7 @@ def _own_of(state: dict) -> SavedState:
 
 
 def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
-    """Raises StateError unless rank `of_rank` of `of_size` has saved that."""
+    """The checked state. Raises StateError unless rank `of_rank` of `of_size` has saved it."""
     if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
         has = (f"this is {_described(state)}" if not isinstance(state, dict) else
                f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
@@ -201,7 +207,8 @@ def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
 
 
 def checked(state) -> SavedState:
-    """Raises StateError unless state_dict() of this rank has returned that, or rank 0's with all_ranks."""
+    """The checked state of this rank. Raises StateError unless `state` is from this rank's
+    state_dict(), or from rank 0's with all_ranks."""
     if isinstance(state, dict) and "ranks" in state:
         return _own_of(state)
     return _checked_of(state, rank(), size())

@@ -1,4 +1,4 @@
-"""State: what the hook and allreduce_gradients() keep from step to step."""
+"""State: the object that the hook and allreduce_gradients() use from step to step."""
 from __future__ import annotations
 
 import contextlib
@@ -50,7 +50,7 @@ def _steps_of(optimizer, clip_norm) -> Steps | None:
 
 
 class State:
-    """Its exchange is made in the first step, when all parameters are known."""
+    """The exchange is made in the first step, when all parameters are known."""
 
     def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
                  log_steps: int = 0, about: dict | None = None, optimizer=None, clip_norm: float | None = None, **options):
@@ -86,20 +86,22 @@ class State:
             steps.watch()
 
     def __deepcopy__(self, memo) -> "State":
-        """A copy of a model keeps this one: there is one exchange."""
+        """A copy of a model refers to the same State, since there is only one exchange."""
         return self
 
     def __reduce__(self):
-        """A model that is saved as a whole has a new state when it is loaded; state_dict() is what a checkpoint needs."""
+        """A pickled model gets a new State when it is loaded. Use state_dict() for checkpoints."""
         return State, (self._core.options["compress"],)
 
     # ---- for users
 
     def allreduce_gradients(self, model) -> None:
-        """Each gradient of the model becomes the mean of all ranks'. After backward, before the optimiser's step.
+        """Replaces each gradient of the model by the mean over all ranks. Call it after backward,
+        before the optimiser's step.
 
-        A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
-        without. Parameters may be frozen (requires_grad=False), and further ones may come, on all ranks in the same step.
+        If some ranks have no gradient for a parameter, they count as zeros, and all ranks get the
+        mean. If no rank has one, it stays None. Parameters may be frozen (requires_grad=False) and
+        new ones may be added, on all ranks in the same step.
         """
         import torch
         require_model("allreduce_gradients", model)
@@ -111,13 +113,13 @@ class State:
         if core.gradients is None:
             _ranks.check()
             core.make([parameter for parameter, _ in pairs], any_may_lack_gradient=True)
-        if core.held:  # some have left in backward
+        if core.held:  # some gradients were sent during backward
             for unknown in core.gradients.check(pairs):
                 raise core.gradients.refuse(unknown)
             self._overlap.check_unchanged()
             pairs = [pair for pair in pairs + core.frozen if core.gradients.slots[id(pair[0])] not in self._overlap.early]
         else:
-            # Before anything leaves, so that nothing is on its way when this fails.
+            # First, so that nothing has been sent if this fails.
             pairs = core.follow_parameters(pairs)
             core.begin_step(pairs)
         core.send(pairs)
@@ -129,44 +131,50 @@ class State:
             self._overlap.follow()
 
     def overlap(self, model) -> None:
-        """Gradients of this module leave while backward goes on, and allreduce_gradients() sends the rest and waits. Where PyTorch
-        before 2.1 has no hooks for it, nothing changes."""
+        """From now on gradients of this module are sent while backward is running;
+        allreduce_gradients() sends the rest and waits. Does nothing before PyTorch 2.1, which lacks
+        the hooks."""
         if self._overlap is not None:
             self._overlap.close()
         if Overlap.is_possible(model):
             self._overlap = Overlap(model, self._core)
 
     def no_sync(self):
-        """A context for all but the last backward() of a step that has several, after overlap() or prepare()."""
+        """A context manager for all but the last backward() of a step with several, after overlap()
+        or prepare()."""
         return contextlib.nullcontext() if self._overlap is None else self._overlap.no_sync()
 
     def all_reduce(self, tensor, name: str, compress: str = "q8"):
-        """Replaces the tensor by the sum of all ranks', and returns it. On all ranks the same bits. Collective, between steps.
+        """Replaces the tensor by the sum over all ranks, with the same bits on all ranks, and
+        returns it. Collective, between steps.
 
-        name: what a codec has not sent of the tensor is sent with the next one of this name, which must have the same shape and
-        codec. Each name has an exchange of its own, with a thread. A tensor that is not finite on some rank becomes NaN on all.
+        name: identifies the residual: it is sent with the next tensor of this name, which must have
+        the same shape and codec. Each name has its own exchange, with a thread. A tensor that is
+        not finite on some rank becomes NaN on all ranks.
         """
         self._tensors.reduce(tensor, name, compress, 1.0)
         return tensor
 
     def all_mean(self, tensor, name: str, compress: str = "q8"):
-        """As all_reduce(), the mean."""
+        """Like all_reduce(), but the mean."""
         self._tensors.reduce(tensor, name, compress, 1.0 / size())
         return tensor
 
     def broadcast(self, tensor):
-        """Replaces the tensor by rank 0's, of any type and exact, and returns it. Collective, between steps."""
+        """Replaces the tensor, of any type, by an exact copy of rank 0's, and returns it.
+        Collective, between steps."""
         _ranks.broadcast(tensor)
         return tensor
 
     def epoch(self, *, samples: int, train_loss: float = float("nan"), train_accuracy: float = float("nan"),
               test_loss: float = float("nan"), test_accuracy: float = float("nan"), learning_rate: float = float("nan"),
               data_s: float = 0.0, eval_s: float = 0.0) -> None:
-        """Ends an epoch and adds its row to the run log; without `log` nothing happens. Collective.
+        """Ends an epoch and adds its row to the run log; does nothing without `log`. Collective.
 
-        samples: images of this rank in the epoch; the losses and accuracies (fractions) are this rank's, too, and those
-        of all ranks are weighted by them. data_s: how long this rank waited for data. eval_s: how long this call comes
-        after the training's end, since evaluation belongs to no epoch.
+        samples: the number of this rank's images in the epoch. The losses and accuracies
+        (fractions) are this rank's, too; the log has their means over ranks, weighted by samples.
+        data_s: the time for which this rank waited for data. eval_s: the time since training ended,
+        which is not part of the epoch, for example an evaluation.
         """
         if self._core.log is None:
             return
@@ -183,12 +191,13 @@ class State:
 
     @property
     def step(self) -> int:
-        """How many were made."""
+        """The number of steps so far."""
         return self._core.step
 
     def scale_residual(self, factor: float) -> None:
-        """The loss has another scale from the next step on: factor is the new one over the old one. Residuals of earlier
-        steps follow. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
+        """Scales residuals along with the loss: factor is the loss scale from the next step on,
+        divided by the old one. Collective, between steps. Not needed with PyTorch's GradScaler,
+        which is followed automatically."""
         if self._core.makes_steps():
             raise Error(2, "scale_residual(): steps of the optimizer do not depend on the scale of the loss; a GradScaler's is detected, "
                         "another one must be divided out before the exchange")
@@ -200,10 +209,11 @@ class State:
             self._core.waiting_factor *= factor
 
     def state_dict(self, *, all_ranks: bool = False) -> dict:
-        """For a checkpoint: the step, and the values that codecs have not sent yet, of which each rank has its own.
+        """For a checkpoint: the step and this rank's residuals.
 
-        all_ranks: collective; rank 0's dict holds the states of all ranks, for a checkpoint that rank 0 alone writes, and each
-        rank takes its own out of it when it is loaded. Those of other ranks are empty.
+        all_ranks: collective. Rank 0's dict then has the states of all ranks, for a checkpoint that
+        only rank 0 writes; when it is loaded, each rank takes its own. Other ranks' dicts are
+        empty.
         """
         if all_ranks:
             return self._state_of_all()
@@ -223,8 +233,10 @@ class State:
         return {"step": self._core.step, "size": size(), "ranks": states} if rank() == 0 else {}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from the dict that this rank's state_dict() has returned, or rank 0's with all_ranks, also of another number of
-        ranks: what waited on rank r then waits on rank r modulo their number. On all ranks, or on none; best before the first step. Raises StateError, with nothing changed, if it is damaged or does not fit."""
+        """Continues from the dict of this rank's state_dict(), or of rank 0's with all_ranks. The
+        latter may come from another number of ranks: rank r's residual then goes to rank r modulo
+        the number of ranks. Call it on all ranks or on none, best before the first step. Raises
+        StateError, with nothing changed, if the state is damaged or does not fit."""
         saved = _saved_state.checked(state)
         if self._core.gradients is None:
             self._core.waiting, self._core.waiting_factor = saved, 1.0
@@ -238,7 +250,7 @@ class State:
         self._core.loss_scale.last = saved.loss_scale
 
     def close(self) -> None:
-        """The training is complete. Collective."""
+        """Ends the exchange after the training. Collective."""
         self._core.close()
         self._buckets = Buckets(self._core)
         self._tensors.close()

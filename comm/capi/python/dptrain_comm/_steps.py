@@ -1,10 +1,12 @@
-"""Optimisers whose step the exchange makes before it sums (velocity=; dptrain_comm_makes_step).
+"""Optimisers whose steps are exchanged instead of gradients (velocity=; dptrain_comm_makes_step).
 
-A codec with few bits delivers a parameter's gradient in rare lumps. Adam divides a lump by its own size, and momentum that comes
-after it does not know for how many steps it has waited. So each rank makes the step of its own gradient, and the exchange sums
-steps. After it `.grad` of such parameters holds a step. A hook before optimizer.step() subtracts the steps, times the learning
-rate, and sets `.grad` to None, so that the optimiser skips these parameters; a hook after it brings `.grad` back. Other
-parameters, such as biases, are the optimiser's as always.
+A codec with few bits delivers a parameter's gradient in rare lumps. Adam would divide a lump by its
+own size, and momentum applied after the exchange ignores for how many steps a lump has waited.
+Therefore each rank makes the step from its own gradient, and the exchange sums steps. After the
+exchange, `.grad` of these parameters holds a step. A hook before optimizer.step() subtracts the
+learning rate times the step and sets `.grad` to None, so that the optimiser skips the parameters; a
+hook after it restores `.grad`. The optimiser updates all other parameters, such as biases, as
+usual.
 """
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ def _number(value) -> float:
 
 
 def _words(value) -> str:
-    """The same for a list and a tuple: a checkpoint may have made either of betas."""
+    """The same text for a list and a tuple: betas may be either after a checkpoint was loaded."""
     return str(tuple(value) if isinstance(value, list) else value)
 
 
 class Steps:
-    """clip_norm: each rank clips its own gradient to this norm before its step, since there is no sum of gradients to clip (the sum
-    where the codec exchanges gradients); None: no clipping."""
+    """clip_norm: each rank clips its own gradient to this norm before its step, since there is no
+    sum of gradients (if gradients are exchanged, their sum is clipped). None: no clipping."""
 
     def __init__(self, optimizer, clip_norm: float | None):
         self._optimizer = optimizer
@@ -46,15 +48,15 @@ class Steps:
             raise Error(2, f"optimizer: PyTorch before 2.0 has no Optimizer.register_step_pre_hook; {_WITHOUT}")
         self._settings = self._fixed_settings()
         self._group_of: dict[int, dict] = {}  # by a parameter's id
-        self._made: dict[int, bool] = {}  # by a parameter's id, whether the exchange makes its step
-        self._probes: list = []  # small parameters and what was delivered for them
-        self._is_due = False  # steps were delivered and are not made yet
+        self._made: dict[int, bool] = {}  # by a parameter's id: whether its step is exchanged
+        self._probes: list = []  # small parameters and their delivered steps
+        self._is_due = False  # steps were delivered and are not applied yet
         self._is_finite = True
         self._taken: list = []  # parameters and gradients, during the optimiser's own step
         self._hooks: list = []
 
     def _fixed_settings(self) -> dict:
-        """The settings that the exchange gets at its start, and that must not change afterwards."""
+        """The settings that are passed to the exchange once and must not change afterwards."""
         groups = self._optimizer.param_groups
         for key in _FIXED[self._kind]:
             values = {_words(group.get(key)) for group in groups}
@@ -75,7 +77,7 @@ class Steps:
         return {"optimizer": "adam", "beta1": _number(beta1), "beta2": _number(beta2), "epsilon": _number(self._settings["eps"])}
 
     def attach(self, gradients, is_alone: bool) -> None:
-        """When the exchange is there. is_alone: one rank, on which the optimiser makes all steps."""
+        """Call it when the exchange exists. is_alone: one rank, whose optimiser makes all steps."""
         self._made = {}
         self.begin_step()
         for slot, parameter in enumerate(gradients.parameters):
@@ -90,7 +92,7 @@ class Steps:
             raise Error(2, f"{name} is in no parameter group of the optimizer: add it, or {_WITHOUT}")
 
     def watch(self) -> None:
-        """Before the first step(), whose closure may make the exchange."""
+        """Registers the hooks, before the first step(): its closure may make the exchange."""
         if not self._hooks:
             self._hooks = [self._optimizer.register_step_pre_hook(self._before),
                            self._optimizer.register_step_post_hook(self._after)]
@@ -110,7 +112,8 @@ class Steps:
         return self._made.get(id(parameter), False)
 
     def begin_step(self) -> None:
-        """Groups may have changed, for example by optimizer.load_state_dict()."""
+        """Reads the parameter groups again, since optimizer.load_state_dict() may have changed
+        them."""
         self._group_of = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
         if self.is_any and self._is_due and self._is_finite:
             raise Error(2, "the gradients hold steps of the optimizer, which optimizer.step() has not made yet: call it after each "
@@ -126,7 +129,7 @@ class Steps:
         return self._kind == "adam" and bool(group.get("decoupled_weight_decay", isinstance(self._optimizer, torch.optim.AdamW)))
 
     def clip_factor(self, pairs: list, scale: float) -> float:
-        """The factor that clips this rank's whole gradient. scale: the loss scale that is in it."""
+        """The factor that clips this rank's whole gradient. scale: the gradient's loss scale."""
         import torch
         norms = [torch.linalg.vector_norm(gradient.detach().float()) for _, gradient in pairs if gradient is not None]
         if self.clip_norm is None or not norms:
@@ -137,8 +140,9 @@ class Steps:
     # ---- after it
 
     def delivered(self, pairs: list, is_finite: bool, scale: float) -> None:
-        """pairs: parameters of this step and their gradients, which are steps now where makes() says so, multiplied by `scale`, by
-        which a GradScaler will divide them."""
+        """Call it after the exchange. pairs: this step's parameters and gradients. If
+        makes(parameter), the gradient now is a step, multiplied by `scale`, by which a GradScaler
+        will divide it."""
         self._is_due, self._is_finite = True, is_finite
         made = sorted((pair for pair in pairs if self.makes(pair[0]) and pair[1] is not None), key=lambda pair: pair[0].numel())
         self._probes = []
@@ -149,7 +153,8 @@ class Steps:
     # ---- around the optimiser's step
 
     def _before(self, optimizer, arguments, named):
-        """Hooks of step() come before a closure is called, which may make the exchange."""
+        """Hook before step(). It runs before a closure, which may make the exchange; so wraps the
+        closure."""
         import torch
         closure = arguments[1] if len(arguments) > 1 else named.get("closure")
         if closure is None:
@@ -168,7 +173,8 @@ class Steps:
 
     def _take_over(self, optimizer) -> None:
         import torch
-        given = getattr(optimizer, "grad_scale", None)  # a GradScaler leaves it to fused optimisers to divide
+        # Set by GradScaler for fused optimisers, which divide by it.
+        given = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if given is None else _number(given)
         if not self.is_any:
             if self.clip_norm is not None:
@@ -203,7 +209,8 @@ class Steps:
                     "optimizer out of init()")
 
     def _make_steps(self, group: dict, scale: float) -> None:
-        """A step that is not finite changes nothing, the optimiser's own parameters included."""
+        """Applies the steps of a group. If they are not finite, changes nothing, also for the
+        optimiser's own parameters."""
         import torch
         mine = [p for p in group["params"] if p.grad is not None and (self.makes(p) or not self._is_finite)]
         if not mine:

@@ -1,4 +1,4 @@
-"""Sums of tensors that are no gradients of a step, such as what parameters have changed by."""
+"""Sums of tensors other than a step's gradients, for example changes of parameters."""
 from __future__ import annotations
 
 import ctypes
@@ -7,15 +7,17 @@ from ._library import Error, Exchange, Slot, check, size
 
 
 class Tensors:
-    """By name: each has an exchange of its own, with what its codec keeps from call to call."""
+    """Tensors by name. Each name has its own exchange, which keeps the codec's state."""
 
     def __init__(self, options: dict):
         self._options = {name: value for name, value in options.items() if name in ("seed", "timeout_s", "link_bit_per_s")}
         self._made: dict[str, tuple] = {}  # exchange, its values, codec
-        self._saved: dict[str, list[bytes]] = {}  # for exchanges that are not there yet; several: of another number of ranks
+        # States for later exchanges; several: to be merged.
+        self._saved: dict[str, list[bytes]] = {}
 
     def reduce(self, tensor, name: str, compress: str, share: float) -> bool:
-        """Replaces the tensor by the sum over ranks of it times `share`. Whether all ranks' values were finite; if not, it is NaN."""
+        """Replaces the tensor by the sum over ranks of share * tensor. Returns whether all ranks'
+        values were finite; if not, the tensor becomes NaN."""
         import torch
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.numel() == 0:
             raise Error(2, f"{name}: must be a dense tensor of floating point with values")
@@ -44,7 +46,7 @@ class Tensors:
             raise Error(2, f"{name}: {compress} follows the link from step to step; name a codec, such as q8 or ecq:bits=0.5")
         check(compress=compress, **self._options)
         rows = tensor.shape[0] if tensor.dim() > 1 else 1
-        # A tensor that is exchanged alone gets the codec that was asked for, also with one dimension.
+        # is_1d=False: the tensor gets the wanted codec even if it has only one dimension.
         exchange = Exchange([Slot(name, rows, tensor.numel() // rows, False)], compress, **self._options)
         values = torch.frombuffer((ctypes.c_float * tensor.numel()).from_address(exchange.address(0)), dtype=torch.float32).view(tensor.shape)
         try:
@@ -72,7 +74,8 @@ class Tensors:
         return {**waiting, **{name: exchange.save() for name, (exchange, _, _) in self._made.items()}}
 
     def load(self, saved: dict[str, list[bytes]]) -> None:
-        """By name this rank's state, or those of all ranks of another number of ranks."""
+        """saved: by name, this rank's state, or the states of all ranks of a run with another
+        number of ranks."""
         self.close()
         self._saved = dict(saved)
 

@@ -1,4 +1,4 @@
-"""When the trace of some steps is written, which the library keeps."""
+"""Decides when to write the library's trace of some steps."""
 from __future__ import annotations
 
 import sys
@@ -9,15 +9,16 @@ from ._library import Error, Exchange, rank
 class Trace:
     def __init__(self, options: dict):
         self.is_due = bool(options.get("trace"))
-        self._steps = options.get("trace_first", 5) + options.get("trace_steps", 20)  # still to come
+        self._steps = options.get("trace_first", 5) + options.get("trace_steps", 20)  # left
 
     def step_ends(self) -> bool:
-        """Whether it was the last one that the trace shows."""
+        """Counts a step. Returns whether it was the last traced one."""
         self._steps -= 1
         return self.is_due and self._steps == 0
 
     def write(self, exchange: Exchange) -> None:
-        """Collective. A trace that cannot be written ends nothing; a later call tries again."""
+        """Collective. If the trace cannot be written, training continues, and a later call tries
+        again."""
         try:
             exchange.write_trace()
             self.is_due = False

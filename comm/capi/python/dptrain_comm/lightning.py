@@ -3,8 +3,8 @@
     exchange = dptrain_comm.lightning.Exchange("auto")
     trainer = lightning.Trainer(strategy="ddp", devices=4, callbacks=[exchange])
 
-and `python -m dptrain_comm.run --nproc-per-node 4 train.py` starts it. Lightning itself registers hooks for CUDA devices alone.
-Checkpoints hold what codecs have not sent yet, of all ranks.
+Start it with `python -m dptrain_comm.run --nproc-per-node 4 train.py`. (Lightning itself registers
+hooks only for CUDA devices.) Checkpoints include all ranks' residuals.
 """
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ else:
 
 
 class Exchange(Callback):
-    """compress and options: as of dptrain_comm.init(). has_steps: the optimiser's steps are exchanged instead of gradients
-    (optimizer= of init()), for a module with one optimiser; then clip by clip_norm= and not by gradient_clip_val=."""
+    """compress, options: as in dptrain_comm.init(). has_steps: exchanges the optimiser's steps
+    instead of gradients (optimizer= of init()), for a module with one optimiser; then clip with
+    clip_norm=, not with gradient_clip_val=."""
 
     def __init__(self, compress: str = "auto", *, has_steps: bool = False, **options):
         self.state: State | None = None
@@ -50,7 +51,7 @@ class Exchange(Callback):
             self.state.close()
 
     def state_dict(self) -> dict:
-        """Lightning calls it on all ranks, and writes rank 0's."""
+        """Lightning calls it on all ranks, and writes only rank 0's."""
         if self.state is None or self.state.exchange is None:
             return self._saved
         return self.state.state_dict(all_ranks=True)

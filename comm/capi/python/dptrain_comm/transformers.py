@@ -3,8 +3,8 @@
     trainer = transformers.Trainer(model=model, args=args, train_dataset=data)
     trainer.add_callback(dptrain_comm.transformers.Exchange(trainer, "auto"))
 
-and `python -m dptrain_comm.run --nproc-per-node 4 train.py` starts it. Checkpoints hold what codecs have not sent yet, of all
-ranks, in a file of their own.
+Start it with `python -m dptrain_comm.run --nproc-per-node 4 train.py`. Checkpoints include all
+ranks' residuals, in a separate file.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "dptrain_comm.pt"
 
 
 class Exchange(TrainerCallback):
-    """compress and options: as of dptrain_comm.init()."""
+    """compress, options: as in dptrain_comm.init()."""
 
     def __init__(self, trainer, compress: str = "auto", **options):
         self.state: State | None = None
