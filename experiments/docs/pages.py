@@ -44,17 +44,26 @@ def on_config(config):
     pages = check_links.pages_of(files)
     _pages.update({path: site_name(path) for path in pages})
     _targets.update(_pages)
-    left, navigation = set(pages), []
-    for section, patterns in config.extra["sections"].items():
-        chosen = []
+    left = set(pages)
+
+    def entries(patterns: list) -> list:
+        """A pattern stands for its pages that are left; {title: patterns} is a group of its own, {title: pattern} a page's title."""
+        found = []
         for pattern in patterns:
-            some = sorted(path for path in left if fits(path, pattern))
-            left -= set(some)
-            chosen += some
-        navigation.append({section: [_pages[path] for path in chosen]})
+            title, inner = next(iter(pattern.items())) if isinstance(pattern, dict) else (None, pattern)
+            if isinstance(inner, list):
+                group = entries(inner)
+                found += [{title: group}] if group else []
+                continue
+            some = sorted(path for path in left if fits(path, inner))
+            left.difference_update(some)
+            found += [{title: _pages[path]} if title else _pages[path] for path in some]
+        return found
+
+    navigation = entries([{section: patterns} for section, patterns in config.extra["sections"].items()])
     if left:
         raise PluginError(f"no section has {', '.join(sorted(_pages[path] for path in left))}")
-    config.nav = [section for section in navigation if list(section.values()) != [[]]]
+    config.nav = navigation
     # Names of headings as GitHub's, by which the pages link to each other.
     config.mdx_configs["toc"]["slugify"] = lambda text, separator: check_links.heading_name(text)
     return config

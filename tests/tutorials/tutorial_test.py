@@ -112,7 +112,7 @@ def problems_of(page: str, needs_two_machines: bool) -> list[str]:
         (place := pathlib.Path(folder, "empty")).mkdir()
         command = ["bash", str(script)]
         if needs_two_machines:
-            up = subprocess.run([str(DPLAB), "up", "--lab", LAB, "--nodes", "2", "--rate", "10mbit", "--while", str(os.getpid())],
+            up = subprocess.run([str(DPLAB), "up", "--lab", LAB, "--nodes", "2", "--rate", "4mbit", "--while", str(os.getpid())],
                                 capture_output=True, text=True, timeout=60, check=False)
             if up.returncode == 77 or "apt-get install" in up.stderr:
                 skip(up.stderr.strip())
