@@ -1,7 +1,8 @@
 // A table of --plan: its rows, their order, and its quickest row.
 //
 // Rows are ranked by predicted time and bytes alone. The accuracy that a codec costs is not
-// predicted: the studies' tables (experiments/studies/exchange.md) and dpreport have measured losses.
+// predicted: the studies' tables (experiments/studies/exchange.md) and dpreport have measured
+// losses.
 #pragma once
 
 #include <cstddef>

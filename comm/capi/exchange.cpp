@@ -102,8 +102,7 @@ void dptrain_comm::agree_on_step() {
                             : fmt::format("rank {} continues from step {}", rank, steps[rank]);
   };
   dp::throw_error(dp::ErrorKind::data,
-                  "{}, {}: every rank must load the state that it has saved at the same step, or "
-                  "none of them",
+                  "{}, {}: every rank must load its state of the same step, or no rank may load one",
                   begins(0), begins(static_cast<std::size_t>(other - steps.begin())));
 }
 

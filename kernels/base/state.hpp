@@ -25,8 +25,8 @@
 namespace dp {
 
 enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, readable by the same build only
-enum class StatePlace { host, device };     // device: access through Device only
-enum class StateShare { replicated, own };  // the same on all ranks, or per rank
+enum class StatePlace { host, device };            // device: access through Device only
+enum class StateShare { replicated, own };         // the same on all ranks, or per rank
 // How a rank combines the saved parts that it takes over when a run resumes with another number of
 // ranks: their sum (values still to be sent), their mean (statistics), or the first one (times).
 // spread: every rank takes an equal share of the sum over all parts (squares of noise, which add

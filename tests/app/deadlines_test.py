@@ -54,7 +54,7 @@ def check(marker: str, done: subprocess.Popen, out: str, err: str, rank: int, pl
     assert len(said) == 1, (rank, place, out, err)
     assert re.fullmatch(rf"dptrain: rank {rank} on host \S+ has been silent for \d+ s in {place}: its process \d+ is "
                         r"stopped \(SIGSTOP or Ctrl-Z\); .*raise the timeout, now 3 s \(option --comm-timeout\) "
-                        r"\(said by rank \d on host \S+\)", said[0]), said[0]
+                        r"\(reported by rank \d on host \S+\)", said[0]), said[0]
     assert done.returncode == 4, (rank, done.returncode, err)
     end = time.monotonic() + 10
     while processes(marker):
@@ -175,9 +175,9 @@ def slow_loading_is_waited_for() -> None:
     assert process.returncode == 0, err
     said = [line for line in err.splitlines() if line.startswith("dptrain: ") and "rank" in line]
     assert len(said) == 2, said
-    assert re.fullmatch(r"dptrain: the other ranks wait for rank 1 on host \S+, for \d+ s now, in the loading of data: it is at "
-                        "work", said[0]), said
-    assert re.fullmatch(r"dptrain: rank 1 on host \S+ goes on after \d+ s", said[1]), said
+    assert re.fullmatch(r"dptrain: the other ranks have been waiting for rank 1 on host \S+ for \d+ s in the loading of data: "
+                        "it is busy with work of its own", said[0]), said
+    assert re.fullmatch(r"dptrain: rank 1 on host \S+ continues after \d+ s", said[1]), said
 
 
 def slow_last_checkpoint_is_waited_for() -> None:

@@ -140,7 +140,7 @@ class Run:
         return "\n".join(f"{at - self.began:7.2f} {line}" for at, line in self.lines)
 
     def first_step_after(self, moment: float) -> float | None:
-        return next((at for at, line in self.lines if at > moment and "training goes on with step" in line), None)
+        return next((at for at, line in self.lines if at > moment and "training continues with step" in line), None)
 
 
 def results(path: str) -> dict[str, np.ndarray]:
@@ -171,7 +171,7 @@ def compare(name: str, run: Run, want: dict[str, np.ndarray]) -> None:
 def check_last_step(run: Run) -> None:
     """A run that a killed rank has ended had come at least as far as the checkpoint from which the next one goes on."""
     text = run.text()
-    for last, first in re.findall(r"run \d+ ended after step (\d+) or later: rank(?:.|\n)*?training goes on with step (\d+)", text):
+    for last, first in re.findall(r"run \d+ ended after step (\d+) or later: rank(?:.|\n)*?training continues with step (\d+)", text):
         assert int(first) - 1 <= int(last), text
 
 

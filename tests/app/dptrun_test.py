@@ -115,9 +115,9 @@ def starts_again() -> None:
     assert printed[-1] == "step 30" and "\x1e" not in "".join(printed), printed
     ends = [line for line in said if line.startswith("run ")]
     for line, why in zip(ends, (r"rank 1 on host \S+ was killed by signal 9 \(Killed\)", "exit code 4", "exit code 70"), strict=True):
-        assert re.fullmatch(rf"run \d ended after step \d+ or later: {why}; starts again from the newest checkpoint in 0.5 s "
+        assert re.fullmatch(rf"run \d ended after step \d+ or later: {why}; restarts from the newest checkpoint in 0.5 s "
                             r"\(restart \d, 1 of 10 without progress\)", line), line
-    assert sum("training goes on with step" in line for line in said) == 3, said
+    assert sum("training continues with step" in line for line in said) == 3, said
     assert re.fullmatch(r"3 restarts; from the end of a run to the next one's first step: median \d+\.\d s, 99th percentile "
                         r"\d+\.\d s, at most \d+\.\d s", said[-1]), said
 
@@ -126,7 +126,7 @@ def ends_where_it_must() -> None:
     for code in (2, 3, 75):
         die(3, f"exit {code}")
         got, said, _ = finish(start())
-        assert got == code and said[-1].endswith(f"exit code {code}; it is not started again"), (code, got, said)
+        assert got == code and said[-1].endswith(f"exit code {code}; it is not restarted"), (code, got, said)
     pathlib.Path("state").unlink(missing_ok=True)
     for code in (5, 70):
         pathlib.Path("state").unlink(missing_ok=True)
@@ -137,7 +137,7 @@ def ends_where_it_must() -> None:
     # Restarts that begin where the run before began make no progress.
     die(3, "sleep 0.5; rm state; kill -9 $$")
     got, said, _ = finish(start("--max-restarts", "1"))
-    assert got == 137 and any(line.endswith("given up after 1 restart without progress (--max-restarts)")
+    assert got == 137 and any(line.endswith("giving up after 1 restart without progress (--max-restarts)")
                               for line in said[-2:]), (got, said)
 
 
@@ -151,7 +151,7 @@ def starts_with_closed_streams() -> None:
                               text=True, env=environment(), timeout=60)
         assert done.returncode == 0 and pathlib.Path("state").read_text() == "30\n", (closed, done)
         assert bool(closed & 2) != ("step 30\n" in done.stdout), (closed, done)
-        assert bool(closed & 4) != ("starts again from the newest checkpoint" in done.stderr), (closed, done)
+        assert bool(closed & 4) != ("restarts from the newest checkpoint" in done.stderr), (closed, done)
 
 
 def stops_on_request() -> None:
@@ -186,7 +186,7 @@ def stops_on_request() -> None:
     wait_for(lambda: len(processes("stand_in --checkpoint")) >= 2, "no ranks")
     process.send_signal(signal.SIGTERM)
     code, said, _ = finish(process)
-    assert code == 75 and "the same command with --resume goes on" in said[-1], (code, said)
+    assert code == 75 and "the same command with --resume continues" in said[-1], (code, said)
     assert not processes("stand_in"), processes("stand_in")
 
 
@@ -242,7 +242,7 @@ def leaves_hosts_out() -> None:
     common = ("--agent", f"{os.getcwd()}/agent", "--host", "localhost:1,no-such-host:1")
     code, said, printed = finish(start(*common))
     assert code == 0 and printed.count("step 30") == 1, (code, said)
-    assert said[0] == "no answer from no-such-host; 1 of 2 hosts are there, 1 are needed (--min-hosts); the run does " \
+    assert said[0] == "no answer from no-such-host; 1 of 2 hosts answer, 1 are needed (--min-hosts); the run continues " \
         "without the others, with the same global batch", said
     # There is no checkpoint yet, so dptrain must know for how many ranks the batch is.
     assert pathlib.Path("words").read_text() == "--checkpoint d --planned-ranks 2\n", pathlib.Path("words").read_text()
@@ -261,7 +261,7 @@ def waits_for_hosts() -> None:
     code, said, printed = finish(process)
     assert code == 75 and not printed, (code, said, printed)
     waits = [line for line in said if line.startswith("too few hosts answer")]
-    assert waits[:3] == [f"too few hosts answer; they are asked again in {pause} s" for pause in ("0.5", "1", "2")], said
+    assert waits[:3] == [f"too few hosts answer; asking again in {pause} s" for pause in ("0.5", "1", "2")], said
 
 
 def hosts_join_and_leave() -> None:
@@ -302,7 +302,7 @@ def hosts_join_and_leave() -> None:
         "127.0.0.1 can join; the run writes a checkpoint and goes on with localhost:1,127.0.0.1:1",
         "127.0.0.1 is no longer listed; the run writes a checkpoint and goes on with localhost:1"], said
     assert not told(), told()
-    went_on = [line for line in said if line.startswith("training goes on with step")]
+    went_on = [line for line in said if line.startswith("training continues with step")]
     assert len(went_on) == 2 and " on 2 ranks" in went_on[0] and " on 1 ranks" in went_on[1], said
 
 

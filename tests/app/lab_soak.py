@@ -112,7 +112,7 @@ def check_hosts(text: str, quiet: str, run: str) -> list[str]:
         losses = [float(sum(log["epochs"]["train_loss"][-5:])) / 5 for log in (want, got)]
     wrong += [] if losses[1] < 1.2 * losses[0] + 0.05 else ["loss"]
     changes, waits = [], []
-    for why, seconds in re.findall(r"(writes a checkpoint and goes on with)|training goes on with step .*?, ([0-9.]+) s after", text):
+    for why, seconds in re.findall(r"(writes a checkpoint and goes on with)|training continues with step .*?, ([0-9.]+) s after", text):
         if why:
             changes.append(len(waits))
         else:
@@ -151,7 +151,7 @@ def main() -> int:
                     event(job)
                     done[event.__name__] += 1
                     print(f"{time.monotonic() - begin:7.0f} s {event.__name__}, "
-                          f"{said.read_text().count('training goes on with step')} restarts so far", flush=True)
+                          f"{said.read_text().count('training continues with step')} restarts so far", flush=True)
         finally:
             dplab("down")
             job.kill()
@@ -161,7 +161,7 @@ def main() -> int:
         want, got = results(f"{folder}/quiet.h5"), results(f"{folder}/run.h5")
         wrong = (check_hosts(text, f"{folder}/quiet.h5", f"{folder}/run.h5") if HOSTS else
                  [name for name in want if want[name] != got[name]])
-        steps, restarts = len(want["steps's step"]), text.count("training goes on with step")
+        steps, restarts = len(want["steps's step"]), text.count("training continues with step")
         print(f"{time.monotonic() - begin:.0f} s, {dict(done)}, {restarts} restarts, {steps} steps; "
               f"differs: {wrong or 'nothing'}")
         return 1 if wrong else 0

@@ -411,7 +411,7 @@ def restarts() -> None:
         said = pathlib.Path(folder, "said")
 
         def goes_on(times: int) -> bool:
-            return said.read_text().count("training goes on with step") >= times
+            return said.read_text().count("training continues with step") >= times
 
         def rank(number: int) -> int:
             for process, _ in descendants(job.pid):
@@ -432,7 +432,7 @@ def restarts() -> None:
         printed, _ = job.communicate(timeout=120)
         text = said.read_text()
         assert job.returncode == 0 and "epoch 3/3" in printed, (job.returncode, text, printed)
-        assert "no answer from node3; 2 of 3 hosts are there" in text and goes_on(2), text
+        assert "no answer from node3; 2 of 3 hosts answer" in text and goes_on(2), text
         with h5py.File(f"{folder}/run.h5") as log:
             # The second session is not in the log if it has ended before its first checkpoint.
             assert log.attrs["finished"] == 1 and list(log["sessions"]["world_size"]) in ([3, 3, 2], [3, 2])

@@ -178,13 +178,13 @@ def tensorboard() -> None:
     assert "--tensorboard tb/run: has the events of another run" in done.stderr, done.stderr
     pathlib.Path("file").write_text("")
     done = run(1, "--tensorboard", "file/run", "--epochs", "1", "--log", "none", code=3)
-    assert "--tensorboard file/run: file/run/events.out" in done.stderr and "cannot be made" in done.stderr, done.stderr
+    assert "--tensorboard file/run: file/run/events.out" in done.stderr and "cannot be created" in done.stderr, done.stderr
     vanish = "until [ -s gone/run/events* ]; do sleep 0.01; done; mv gone away; touch gone"
     watcher = subprocess.Popen(["bash", "-c", vanish])
     done = run(1, "--tensorboard", "gone/run", "--epochs", "20", "--log", "none", code=3)
     assert watcher.wait(60) == 0
     assert done.stderr.count("training goes on without it") == 1, done.stderr
-    assert "but not all of its files: a part of the events for TensorBoard is missing (gone/run/" in done.stderr, done.stderr
+    assert "but some files are not: a part of the events for TensorBoard is missing (gone/run/" in done.stderr, done.stderr
     assert "epoch 20/20" in done.stdout
 
 

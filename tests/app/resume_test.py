@@ -113,7 +113,7 @@ def resumes_from_each(ranks: int, *words: str, steps: int | None = None) -> None
         log = f"from{step}.h5"
         done = run(ranks, log, *words, "--checkpoint", "again", "--resume")
         assert f"resumed from step {step} (epoch " in done.stdout, done.stdout
-        assert "goes on with" not in done.stdout, done.stdout
+        assert "continues with" not in done.stdout, done.stdout
         assert_same_training("whole.h5", log)
 
 
@@ -141,7 +141,7 @@ def steps_of_adam() -> None:
     for ranks in (2, 5):
         shutil.copytree("ck", f"for{ranks}")
         done = run(ranks, f"on{ranks}.h5", *words, "--checkpoint", f"for{ranks}", "--resume", "--check-replicas", "step")
-        assert f"it goes on with {ranks} ranks instead of 3" in done.stdout, done.stdout
+        assert f"it continues with {ranks} ranks instead of 3" in done.stdout, done.stdout
         with h5py.File(f"on{ranks}.h5", "r") as log:
             assert abs(log["epochs"]["train_loss"][-1] / loss - 1) < 0.1, (log["epochs"]["train_loss"][:], loss)
             assert (log["epochs"]["skipped_steps"] == 0).all(), log["epochs"][:]
@@ -212,7 +212,7 @@ def steps_that_ranks_skip() -> None:
         by_rank_0 = done.stderr.count("; it skips this step")
         with h5py.File(f"{value}.h5", "r") as log:
             assert log["epochs"]["skipped_steps"][0] > by_rank_0 > 0, (log["epochs"]["skipped_steps"], done.stderr)
-        told = "epoch 1: rank 1 has skipped "
+        told = "epoch 1: rank 1 skipped "
         assert told in done.stderr, done.stderr
         keep_only(value, 8)
         done = run(2, f"resumed.{value}.h5", *words, "--resume")
@@ -285,7 +285,7 @@ def shares() -> None:
     keep_only("ck", next(step for step in steps_in("ck") if step % 4))
     shutil.copytree("ck", "given")
     done = run(2, "two.h5", *words, "--resume")
-    assert "it goes on with 2 ranks instead of 3" in done.stdout, done.stdout
+    assert "it continues with 2 ranks instead of 3" in done.stdout, done.stdout
     with h5py.File("two.h5", "r") as log:
         assert log["epochs"]["samples"].tolist()[-1] == log["epochs"]["samples"].tolist()[0]
     # What the option says may change.
@@ -331,14 +331,14 @@ def exported_weights() -> None:
     # A start that finds no checkpoint gives the earlier file, and the earlier log, another name.
     shutil.rmtree("ck")
     done = run(2, "b.h5", *words, "--resume")
-    assert "b.h5 of an earlier start is now" in done.stdout and os.path.exists("b-2.h5"), done.stdout
+    assert "b.h5 of an earlier start was renamed" in done.stdout and os.path.exists("b-2.h5"), done.stdout
     assert os.path.exists("w-2.h5") and sets() == wanted
 
 
     # A run that is complete already exports its weights, too.
     os.unlink("w.h5")
     done = run(2, "b.h5", *words, "--resume")
-    assert "all 4 epochs have been trained before" in done.stdout and sets()[0][1:] == wanted[0][1:], done.stdout
+    assert "all 4 epochs were trained earlier" in done.stdout and sets()[0][1:] == wanted[0][1:], done.stdout
 
 
 def damaged_export() -> None:
@@ -349,8 +349,8 @@ def damaged_export() -> None:
     whole = pathlib.Path("w.h5").read_bytes()
     pathlib.Path("w.h5").write_bytes(whole[:len(whole) // 2])
     done = run(2, "a.h5", *words, "--resume")
-    assert ("dptrain: --export w.h5: is not a file of exported weights, or it is damaged; it is now w-2.h5, and the best "
-            "epoch is looked for from here on\n") in done.stderr and "--init" not in done.stderr, done.stderr
+    assert ("dptrain: --export w.h5: is not a file of exported weights, or it is damaged; it was renamed w-2.h5, and the best "
+            "epoch is counted from here on\n") in done.stderr and "--init" not in done.stderr, done.stderr
     assert os.path.getsize("w-2.h5") == len(whole) // 2
     with h5py.File("w.h5", "r") as file:
         assert file["last"].attrs["epoch"] == 1, dict(file["last"].attrs)
@@ -398,7 +398,7 @@ def files_that_cannot_be_made_again() -> None:
     os.rename("away", "out")
     os.unlink("events")
     done = run(2, "out/a.h5", *words, "--resume")
-    assert "all 12 epochs have been trained before" in done.stdout, done.stdout
+    assert "all 12 epochs were trained earlier" in done.stdout, done.stdout
     with h5py.File(log, "r") as file:
         assert file.attrs["finished"] == 1 and file["epochs"]["epoch"].tolist() == list(range(12))
 
@@ -447,7 +447,7 @@ def damaged_or_missing() -> None:
     """Nothing there; a part that is damaged; a host's folder that is lost."""
     words = ("--compress", "q4", "--epochs", "1")
     done = run(2, "whole.h5", *words, "--resume", "--verbose", folders=True)
-    assert "no checkpoint in ck: the run begins at its start" in done.stdout, done.stdout
+    assert "no checkpoint in ck: the run starts from the beginning" in done.stdout, done.stdout
     assert "checkpoint of step 6 in ck" in done.stdout, done.stdout
     there = steps_in("0/ck")
     assert there[-1] == 6 and steps_in("1/ck") == there
@@ -459,7 +459,7 @@ def damaged_or_missing() -> None:
     damaged, = pathlib.Path("1/ck").glob(f"step{newest:09d}.rank1*")
     flip_a_byte(str(damaged))
     done = run(2, "damaged.h5", *words, "--resume", folders=True)
-    assert re.search(r"dptrain: on \S+: ck/step\S+: is damaged: .*; it counts as not there\n", done.stderr), done.stderr
+    assert re.search(r"dptrain: on \S+: ck/step\S+: is damaged: .*; it counts as missing\n", done.stderr), done.stderr
     assert f"resumed from step {before} (epoch 1) of ck" in done.stdout, done.stdout
     assert_same_training("whole.h5", "damaged.h5")
 
@@ -469,7 +469,7 @@ def damaged_or_missing() -> None:
             if not path.name.startswith(f"step{before:09d}.") or rank == 1:
                 path.unlink()
     done = run(2, "lost.h5", *words, "--resume", folders=True)
-    assert "the part of rank 1 is lost: what it had not sent yet counts as zero" in done.stdout, done.stdout
+    assert "the part of rank 1 is lost: values that it had not sent yet count as zero" in done.stdout, done.stdout
     with h5py.File("lost.h5", "r") as log, h5py.File("whole.h5", "r") as whole:
         assert log["epochs"]["samples"].tolist() == [44]
         assert np.array_equal(log["steps"]["train_loss"][:before], whole["steps"]["train_loss"][:before])
@@ -482,7 +482,7 @@ def damaged_or_missing() -> None:
     done = run(2, "lost.h5", *words, "--resume", "--epochs", "2", folders=True, code=3)
     assert "the part of rank 1 is lost" in done.stdout and "epoch 2/2 " in done.stdout, done.stdout
     assert re.search(r"dptrain: the checkpoint could not be written: rank 1 on \S+: ck/step\S+: cannot be created: ", done.stderr), done
-    assert "the newest checkpoint in ck is that of step 6, and the run has come to step 12" in done.stderr, done.stderr
+    assert "the newest checkpoint in ck is from step 6, but the run has reached step 12" in done.stderr, done.stderr
     # A run that would begin at its start is refused.
     done = run(2, "none.h5", *words, "--resume", "--checkpoint", "1/ck", code=3)
     assert "dptrain: --checkpoint 1/ck: cannot be created: " in done.stderr, done.stderr
@@ -493,7 +493,7 @@ def damaged_or_missing() -> None:
     shutil.rmtree("0")
     done = run(2, "lost.h5", *words, "--resume", folders=True)
     assert "the part of rank 0 is lost" in done.stdout, done.stdout
-    assert "the new one has the rows of epochs alone" in done.stdout, done.stdout
+    assert "the new log has only the rows of epochs" in done.stdout, done.stdout
     with h5py.File("lost.h5", "r") as log:
         assert log.attrs["finished"] == 1 and log.attrs["resumed_from"] == "step 6 of ck"
         assert log["epochs"]["epoch"].tolist() == [0] and np.isfinite(log["epochs"]["test_loss"]).all(), log["epochs"][:]
@@ -541,11 +541,11 @@ def unreadable_parts() -> None:
              (newest.mkdir, "is not a regular file"), (lambda: a_terabyte(b""), "is not a checkpoint file"),
              (lambda: a_terabyte(whole), "is damaged: a hash of its contents is wrong"),
              (lambda: a_terabyte(claims), "is damaged: a hash of its contents is wrong"),
-             (lambda: newest.write_bytes(claims), rf"is cut off: {len(whole)} of 1099511627776 bytes are left of it")]
+             (lambda: newest.write_bytes(claims), rf"is cut off: only {len(whole)} of 1099511627776 bytes are left")]
 
     def goes_on(why: str, environment: dict[str, str] | None = None) -> None:
         done = resumed(words, environment)
-        lines = re.findall(r"dptrain: on \S+: (\S+): (.*); it counts as not there\n", done.stderr)
+        lines = re.findall(r"dptrain: on \S+: (\S+): (.*); it counts as missing\n", done.stderr)
         assert [name for name, _ in lines] == [str(newest)] and re.fullmatch(why, lines[0][1]), (why, done.stderr)
         assert "resumed from step 2 (epoch 1) of ck" in done.stdout, done.stdout
         with h5py.File("whole.h5", "r") as whole, h5py.File("again.h5", "r") as again:
@@ -577,14 +577,14 @@ def unreadable_parts() -> None:
         copy, = pathlib.Path("ck").glob("step000000004.*.log.h5")
         make(copy)
         done = resumed(words)
-        assert f"{copy} is lost or damaged: the log begins again" in done.stderr, done.stderr
+        assert f"{copy} is lost or damaged: a new log begins" in done.stderr, done.stderr
         assert "resumed from step 4 (epoch 1) of ck" in done.stdout, done.stdout
     # With none that can be read, a run that began at its start would remove them.
     begin_again()
     for path in (before, newest):
         flip_a_byte(str(path))
     done = resumed(words, code=3)
-    assert "dptrain: --checkpoint ck: holds checkpoints, and none of them can be read; --resume would begin at the start " \
+    assert "dptrain: --checkpoint ck: holds checkpoints, but none can be read; --resume would start anew " \
         "and remove them" in done.stderr, done.stderr
     assert before.exists() and newest.exists() and not os.path.exists("again.h5")
 
@@ -608,7 +608,7 @@ def parts_of_others() -> None:
         pathlib.Path("again.h5").unlink(missing_ok=True)
         done = run(2, "again.h5", *words, "--resume")
         assert re.search(rf"dptrain: on \S+: ck/{wanted}: belongs to {said}.*, not to the rank and step in its name; it counts as "
-                         r"not there\n", done.stderr), done.stderr
+                         r"missing\n", done.stderr), done.stderr
         assert f"resumed from step {before} (epoch 1) of ck" in done.stdout, done.stdout
         assert_same_training("whole.h5", "again.h5")
 
@@ -641,12 +641,12 @@ def parts_of_other_formats() -> None:
         subprocess.run([os.environ["DP_SHARD_WITH_FORMAT"], "3", *parts], check=True)
         files = sorted(os.listdir("ck"))
         done = run(2, "again.h5", *words, "--resume", code=code)
-        assert (": was written by a later dptrain: its format is 3, allowed here: 1 to 2; it counts as not there\n") in (
+        assert (": was written by a newer dptrain: format 3; allowed here: 1 to 2; it counts as missing\n") in (
             done.stderr), done.stderr
         if code == 0:
             assert f"resumed from step {step} (epoch 1) of ck" in done.stdout, done.stdout
         else:
-            assert sorted(os.listdir("ck")) == files and "none of them can be read" in done.stderr, done.stderr
+            assert sorted(os.listdir("ck")) == files and "but none can be read" in done.stderr, done.stderr
 
 
 def can_limit_instructions() -> None:
@@ -689,7 +689,7 @@ def other_instructions() -> None:
         before = [step for step in steps_in("ck") if step < last][-3:][0]
         # All is trained: the weights come back bit for bit.
         done = start(there, "end.h5", "--resume")
-        assert "all 2 epochs have been trained before" in done.stdout, done.stdout
+        assert "all 2 epochs were trained earlier" in done.stdout, done.stdout
         with h5py.File("w.h5", "r") as file:
             for name, values in weights.items():
                 assert file["last"][name][()].tobytes() == values.tobytes(), name
@@ -697,8 +697,8 @@ def other_instructions() -> None:
         done = start(there, "again.h5", "--resume")
         text = re.sub(r"\s+", " ", done.stdout)
         assert f"resumed from step {before} " in text, done.stdout
-        told = re.search(r"it goes on with the device .*? (\S+), oneDNN \S+ instead of .*?(\S+), oneDNN \S+, so that it is not the "
-                         "run bit for bit", text)
+        told = re.search(r"it continues with the device .*? (\S+), oneDNN \S+ instead of .*?(\S+), oneDNN \S+, so its bits "
+                         "differ from an uninterrupted run's", text)
         assert told and "AVX2" in (told[1], told[2]) and told[1] != told[2], done.stdout
         with h5py.File("whole.h5", "r") as a, h5py.File("again.h5", "r") as b:
             losses, resumed_losses = a["steps"]["train_loss"][:], b["steps"]["train_loss"][:]
@@ -737,7 +737,7 @@ def other_number_of_ranks() -> None:
     whole = h5py.File("a.h5", "r")
     for ranks, other in ((2, "2 ranks instead of 3"), (5, "5 ranks instead of 2"), (1, "1 rank instead of 5")):
         done = run(ranks, f"on{ranks}.h5", *words, "--resume")
-        assert f"it goes on with {other}" in done.stdout, done.stdout
+        assert f"it continues with {other}" in done.stdout, done.stdout
         with h5py.File(f"on{ranks}.h5", "r") as log:
             assert log["epochs"]["samples"].tolist() == [44] * 3, (ranks, log["epochs"]["samples"], log["steps"]["step"], done)
             assert log["epochs"]["global_batch"].tolist() == [12] * 3
@@ -769,9 +769,9 @@ def refusals() -> None:
         assert len(said) == 1 and text in said[0], done.stderr
         assert not os.path.exists("b.h5")
 
-    refused(3, "dptrain: --checkpoint ck: holds the checkpoints of another run: give --resume")
-    refused(2, "dptrain: --lr 0.1: the run in --checkpoint ck was begun with 0.05, and would not be the same run any "
-               "more; what may change: --epochs", "--resume", "--lr", "0.1")
+    refused(3, "dptrain: --checkpoint ck: holds the checkpoints of another run: continue it with --resume")
+    refused(2, "dptrain: --lr 0.1: the run in --checkpoint ck was begun with 0.05, so it would become another "
+               "run; allowed changes: --epochs", "--resume", "--lr", "0.1")
     refused(2, "dptrain: --compress q8: the run in --checkpoint ck was begun with none", "--resume", "--compress", "q8")
     refused(2, "dptrain: --limit-train 20: ", "--resume", "--limit-train", "20")
     refused(2, "dptrain: --seed 2: ", "--resume", "--seed", "2")
@@ -786,12 +786,12 @@ def refusals() -> None:
     checked = subprocess.run([*command(2, "b.h5", *words, "--epochs", "3", "--resume"), "--check"], capture_output=True,
                              text=True, timeout=100)
     assert checked.returncode == 0 and "go: this run can start" in checked.stdout, checked
-    assert "checkpoint: the run goes on from step 2, with --epochs 3 instead of 1" in checked.stdout, checked.stdout
+    assert "checkpoint: the run continues from step 2, with --epochs 3 instead of 1" in checked.stdout, checked.stdout
     assert sorted(os.listdir("ck")) == files
     # More epochs, other logs and another cadence are no other run.
     done = run(2, "more.h5", *words, "--resume", "--epochs", "2", "--checkpoint-every", "10min", "--checkpoint-keep",
                "1", "--log-steps", "2")
-    assert "it goes on with --epochs 2 instead of 1" in done.stdout, done.stdout
+    assert "it continues with --epochs 2 instead of 1" in done.stdout, done.stdout
     with h5py.File("more.h5", "r") as log:
         assert log["epochs"]["epoch"].tolist() == [0, 1]
     assert steps_in("ck") == [4], steps_in("ck")
@@ -807,12 +807,12 @@ def other_build() -> None:
     DPTRAIN = sys.argv[4]
     done = run(2, "b.h5", *words, "--resume", code=2)
     assert re.search(r"dptrain: --resume: the checkpoint in ck was written by dptrain (.*), build [0-9a-f]{16}, and this is "
-                     r"dptrain \1, build [0-9a-f]{16}, which may compute other bits; use the same build, or --accept-build to "
-                     r"go on with this one\n", done.stderr), done.stderr
+                     r"dptrain \1, build [0-9a-f]{16}, which may compute other bits; use the same build, or continue with "
+                     r"--accept-build\n", done.stderr), done.stderr
     done = run(2, "b.h5", *words, "--resume", "--accept-build")
     assert f"resumed from step {step} " in done.stdout, done.stdout
-    assert re.search(r"it goes on with dptrain (.*), build \w+ instead of \1, build \w+, so that it is not the run bit for "
-                     "bit", done.stdout), done.stdout
+    assert re.search(r"it continues with dptrain (.*), build \w+ instead of \1, build \w+, so its bits differ "
+                     "from an uninterrupted run's", done.stdout), done.stdout
 
 
 def two_at_once() -> None:
@@ -849,7 +849,7 @@ def other_data() -> None:
     run(2, "a.h5", *words)
     write(1)
     done = run(2, "b.h5", *words, "--resume", code=3)
-    assert re.search(r"dptrain: --data-dir data: the data are not those with which the run in --checkpoint ck was begun "
+    assert re.search(r"dptrain: --data-dir data: the run in --checkpoint ck was begun with other data "
                      r"\(hash [0-9a-f]{16} instead of [0-9a-f]{16}\)", done.stderr), done.stderr
 
 
@@ -868,8 +868,8 @@ def folder_goes_away() -> None:
                         r"such file or directory; training goes on without it\n", err)
     assert len(causes) == len(set(causes)) == err.count("training goes on without it"), err
     assert "cannot be created" in causes, err
-    assert re.search(r"dptrain: the training is complete, but some files are not: the newest checkpoint in ck is that of "
-                     r"step \d+, and the run has come to step 36\n", err), err
+    assert re.search(r"dptrain: the training is complete, but some files are not: the newest checkpoint in ck is from "
+                     r"step \d+, but the run has reached step 36\n", err), err
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 6
     # What was there before can be gone on from.

@@ -78,7 +78,7 @@ def choices_of_an_earlier_run() -> None:
     with h5py.File("a.h5", "r+") as log:
         log["model"].attrs["algorithms"] = "".join(swapped.splitlines(keepends=True)[1:])
     done = subprocess.run(command(2, "d.h5", *options, "--autotune", "a.h5"), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and "holds no choice for 'conv " in done.stderr, done
+    assert done.returncode == 2 and "has no choice for 'conv " in done.stderr, done
 
 
 def auto_is_repeated() -> None:
@@ -114,7 +114,7 @@ def auto_is_repeated() -> None:
     assert_same_training(first, again)
     run(2, "q8.h5", "--compress", "q8", "--limit-train", "32", "--limit-test", "8", "--epochs", "1", "--autotune", "on")
     done = subprocess.run(command(2, "d.h5", *options, "--autotune", "q8.h5"), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and "does not have the rate of every step" in done.stderr, done
+    assert done.returncode == 2 and "the log lacks the rate of every step" in done.stderr, done
 
 
 def auto_follows_the_link() -> None:
@@ -387,7 +387,7 @@ def lost_rounds() -> None:
     lost = (*small, "--sync-every", "1", "--init", "start.weights.h5", "--lr", "100", "--weight-decay", "1")
     done = subprocess.run(command(2, "four.h5", *lost, "--export", "four.weights.h5"), capture_output=True, text=True,
                           timeout=200)
-    assert done.returncode == 0 and done.stderr.count("all ranks go back to where the round began") == 4, done
+    assert done.returncode == 0 and done.stderr.count("all ranks go back to the start of the round") == 4, done
     with h5py.File("four.h5", "r") as log, h5py.File("start.weights.h5", "r") as start, \
             h5py.File("four.weights.h5", "r") as end:
         # Each rank has skipped the one step of each round.
@@ -398,12 +398,12 @@ def lost_rounds() -> None:
             assert np.array_equal(start["last"][name], end["last"][name]), name
     # A rank that has skipped steps of a lost round itself counts them once, and is told apart from the loss of the round.
     done = subprocess.run(command(2, "three.h5", *lost, "--sync-every", "3"), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0 and "epoch 1: rank 1 has skipped 2 steps, whose gradients" in done.stderr, done
+    assert done.returncode == 0 and "epoch 1: rank 1 skipped 2 steps, because the gradient was not finite" in done.stderr, done
     with h5py.File("three.h5", "r") as log:
         assert log["epochs"]["skipped_steps"].tolist() == [8], log["epochs"]["skipped_steps"]
     done = subprocess.run(command(2, "five.h5", *lost, "--limit-train", "64"), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 3 and done.stderr.count("all ranks go back to where the round began") == 5, done
-    assert done.stderr.count("what the parameters changed by was not finite in 5 rounds in a row, up to step 4") == 1, done
+    assert done.returncode == 3 and done.stderr.count("all ranks go back to the start of the round") == 5, done
+    assert done.stderr.count("the change of the parameters was not finite in 5 rounds in a row, up to step 4") == 1, done
 
 
 def without_exchange() -> None:
@@ -582,8 +582,8 @@ def stopped_run_says_where_it_is() -> None:
         assert len(said) == 2 and re.fullmatch(
             rf"dptrain: {re.escape(name)} in epoch \d+ of 1000, step \d+ of \d+: the run stops after this step; "
             rf"{re.escape(hint)}; the log {path} is readable and holds the earlier epochs", said[0]), (said, printed)
-        assert re.fullmatch(r"dptrain: stopped on request after (step \d+ of \d+ in )?epoch \d+ of 1000; no checkpoint was "
-                            r"asked for \(--checkpoint DIR\), so the same command begins again", said[1]), said
+        assert re.fullmatch(r"dptrain: stopped on request after (step \d+ of \d+ in )?epoch \d+ of 1000; there are no "
+                            r"checkpoints \(--checkpoint DIR\), so the same command starts anew", said[1]), said
         assert f"The log is {path}" in printed, printed
         # mpirun ends with 1 whenever it has got one of these two signals itself.
         assert exit_code == (1 if code is None else code), exit_code
@@ -707,7 +707,7 @@ def different_data_are_refused() -> None:
     for odd in ("label", "short"):
         done = train(["same", odd, "same"])
         assert done.returncode == 3, (odd, done.returncode, done.stderr)
-        assert done.stderr.count("the data of rank 1 on ") == 1 and "differ from those of the other ranks" in done.stderr, done.stderr
+        assert done.stderr.count("the data of rank 1 on ") == 1 and "differ from the other ranks' data" in done.stderr, done.stderr
     assert "it has 15 training and 3 test images" in done.stderr and "the others have 20 training" in done.stderr, done.stderr
 
 

@@ -144,9 +144,9 @@ def refusals() -> None:
             (["--init", "inf.h5"], 3, "--init inf.h5: linear.bias has the value inf; allowed: finite values"),
             (["--init", "negative.h5"], 3, "--init negative.h5: bn1.running_var has the value -1; allowed: finite "
              "values of at least 0"),
-            (["--init", "w.h5", "--init-except", "fc.*"], 2, "--init-except fc.*: no tensor of the model has such"),
+            (["--init", "w.h5", "--init-except", "fc.*"], 2, "--init-except fc.*: matches no tensor of the model; its first tensor is "),
             (["--export", "w.h5"], 3, "--export w.h5: exists already and is not overwritten"),
-            (["--export", "x.h5", "--log", "x.h5"], 2, "--export x.h5: is the log's name, too"),
+            (["--export", "x.h5", "--log", "x.h5"], 2, "--export x.h5: is also the name of the log"),
             (["--export", "no-folder/x.h5"], 3, "--export no-folder/x.h5: cannot be created")):
         words = ["--epochs", "1", *(["--log", "none"] if "--log" not in options else []), *options]
         output = dptrain(2, *words, code=code)

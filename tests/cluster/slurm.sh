@@ -145,7 +145,7 @@ of_limit() {
   wait_for 120 "the job's second start" has_state "$job" "RUNNING COMPLETED"
   wait_for 600 "the end of the job" has_state "$job" "COMPLETED FAILED TIMEOUT CANCELLED NODE_FAIL"
   restarts=$(scontrol show job "$job" | grep -oE 'Restarts=[0-9]+' | cut -d= -f2)
-  grep -E '^slurm.sbatch|goes on|^dptrun' "dptrain-$job.out" || true
+  grep -E '^slurm.sbatch|continues|^dptrun' "dptrain-$job.out" || true
   [ "$(state_of "$job")" = COMPLETED ] || { tail -n 20 "dptrain-$job.out"; die "the job is $(state_of "$job")"; }
   [ "$restarts" = 1 ] || die "the job has been started again $restarts times"
   salloc --quiet --nodes=2 --ntasks=2 mpirun --bind-to none dptrain "${tiny[@]}" --limit-train 64 --epochs $epochs \

@@ -27,7 +27,7 @@ expect_error '--devise: unknown option; did you mean --device?' --devise cpu
 expect_error '--mb: needs a value, a number from 0 to 16000' q8 --mb
 expect_error '--mb: given twice, as 1 and as 2' --mb 1 --mb 2
 expect_error '--mb -1: must be a number from 0 to 16000' --device cuda --mb -1
-expect_error '--mb 5: is for a GPU; give --device cuda or auto with it' --mb 5
+expect_error '--mb 5: only with --device cuda or auto' --mb 5
 expect_error '--device gpu: must be auto, cpu or cuda; did you mean cpu?' --device gpu
 expect_error 'codec q8:block=4: block=4 must be a multiple of 8 from 8 to 16384' none q8:block=4
 "$dpbench" codec q7 >"$out/stdout" 2>"$out/stderr"

@@ -176,18 +176,15 @@ TEST(CodecSpec, BadTextIsNamed) {
       {"q8:ef=on,ef=off", "codec q8:ef=on,ef=off: ef= is given twice"},
       {"q8:round=up", "codec q8:round=up: round=up must be nearest or stochastic"},
       {"q8:round=stochastic,ef=on",
-       "codec q8:round=stochastic,ef=on: ef=on is refused, since round=stochastic is unbiased "
-       "without feedback, and fed back errors that are drawn at random may grow instead of "
-       "averaging "
-       "out (a published run that did both fell from 91 % to 29 % accuracy); ef=off is the "
-       "default, "
-       "ef=force switches it on all the same"},
-      {"randk:ef=on,scale=on",
-       "codec randk:ef=on,scale=on: ef=on is refused, since scale=on is unbiased without "
-       "feedback, and fed back errors that are drawn at random may grow instead of averaging out "
-       "(a "
+       "codec q8:round=stochastic,ef=on: ef=on is refused: round=stochastic is unbiased "
+       "without feedback, and random errors that are fed back may grow instead of averaging out (a "
        "published run that did both fell from 91 % to 29 % accuracy); ef=off is the default, "
-       "ef=force switches it on all the same"},
+       "ef=force enables it anyway"},
+      {"randk:ef=on,scale=on",
+       "codec randk:ef=on,scale=on: ef=on is refused: scale=on is unbiased without "
+       "feedback, and random errors that are fed back may grow instead of averaging out (a "
+       "published run that did both fell from 91 % to 29 % accuracy); ef=off is the default, "
+       "ef=force enables it anyway"},
       {"q8:ef=1", "codec q8:ef=1: ef=1 must be on, off or force"},
       {"q8:block=4", "codec q8:block=4: block=4 must be a multiple of 8 from 8 to 16384"},
       {"q8:block=100", "codec q8:block=100: block=100 must be a multiple of 8 from 8 to 16384"},

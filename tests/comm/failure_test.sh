@@ -53,7 +53,7 @@ case $what in
     ;;
   throw)
     expect_code 5
-    expect_text '^victim: rank 1 is out of memory \(said by rank 1 on host'
+    expect_text '^victim: rank 1 is out of memory \(reported by rank 1 on host'
     expect_one_voice
     ;;
   agree)
@@ -90,7 +90,7 @@ case $what in
     ;;
   payload)
     expect_code 4
-    expect_text '^victim: rank 2 cannot take what rank 1 sent for bucket 0 in step 31: a q8:[^ ]* payload '
+    expect_text "^victim: rank 2 cannot decode rank 1's message of bucket 0 in step 31: a q8:[^ ]* payload "
     expect_one_voice
     ;;
   *) fail "unknown case" ;;

@@ -234,7 +234,7 @@ TEST(GradientSync, TensorsHaveCodecsOfTheirOwn) {
       ADD_FAILURE() << codec;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
-      EXPECT_THAT(error.what(), testing::HasSubstr("is no codec for single tensors"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("not allowed for single tensors"));
     }
   }
 }

@@ -87,8 +87,8 @@ case $case in
     DP_CUDA_ON_CPU_DEVICES=old-driver expect 5 "CUDA 12.4" --device cuda
     DP_CUDA_ON_CPU_DEVICES=old-driver expect 5 "this build needs an NVIDIA driver" --device cuda
     DP_CUDA_ON_CPU_DEVICES=old-gpu expect 5 "compute capability 7.5" --device cuda
-    DP_CUDA_ON_CPU_DEVICES=0 expect 5 "sees no GPU" --device cuda
-    DP_CUDA_ON_CPU_DEVICES=taken expect 5 "the GPU is taken: another process has it" --device cuda
+    DP_CUDA_ON_CPU_DEVICES=0 expect 5 "finds no GPU" --device cuda
+    DP_CUDA_ON_CPU_DEVICES=taken expect 5 "the GPU is in use by another process" --device cuda
     DP_CUDA_ON_CPU_DEVICES=0 expect 0 "epoch 1/1" --device auto
     ;;
   memory)
@@ -106,7 +106,7 @@ case $case in
     trouble fail "an illegal memory access was encountered"
     ;;
   hang)
-    trouble hang "Look at nvidia-smi and dmesg"
+    trouble hang "Check nvidia-smi and dmesg"
     ;;
   loading)
     for way in host device; do

@@ -152,8 +152,8 @@ TEST(Options, SomeAreForImagesInFoldersOnly) {
   EXPECT_EQ(refusal({"--data-dir", "d", "--dataset", "cifar10", "--crop", "pad"}),
             "--crop: only with images in folders (--dataset folder), not cifar10");
   EXPECT_EQ(refusal({"--dataset", "folder"}),
-            "--dataset folder: needs --data-dir, the path of a folder with a folder of images for "
-            "each class, or of a pack");
+            "--dataset folder: needs --data-dir, the path of a folder with one folder of images "
+            "per class, or of a pack");
   // Where the folder does not tell its data set, they do, so that its loader says what is wrong.
   EXPECT_EQ(parse({"--data-dir", "d", "--crop", "pad"}).dataset, "folder");
   // A file's give way to the command line's data set; what is at its default is not told.
@@ -253,8 +253,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--lr", "inf"}, "--lr inf: must be a number above 0, up to 100"},
         Bad{{"--lr", "-inf"}, "--lr -inf: must be a number above 0, up to 100"},
         Bad{{"--epochs", "0"},
-            "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for training "
-            "at least 1"},
+            "--epochs 0: evaluates the weights of --init FILE.h5, which is missing; to train, "
+            "give at least 1"},
         Bad{{"--init-from", "last"}, "--init-from: only with --init FILE.h5"},
         Bad{{"--init-except", "fc.*"}, "--init-except: only with --init FILE.h5"},
         Bad{{"--init", "w.h5", "--epochs", "0", "--export", "x.h5"},
@@ -290,8 +290,7 @@ INSTANTIATE_TEST_SUITE_P(
             "'epochs=5': stray word; every setting is an option with two dashes; did you mean "
             "--epochs?"},
         Bad{{"--", "--log", "x"},
-            "--: two dashes alone end the options of some programs, but here every word belongs to "
-            "an option; leave them out"},
+            "--: every word must belong to an option; leave these dashes out"},
         Bad{{"--quiet", "on"},
             "'on': stray word; every setting is an option with two dashes; see dptrain --help"},
         Bad{{"--epochs", "5", "--epochs", "6"}, "--epochs: given twice, as 5 and as 6"},
@@ -330,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(
             "--dataset cifar10: needs --data-dir, the path of a folder with its files; "
             "experiments/get_cifar.sh brings them"},
         Bad{{"--dataset", "synthetic", "--data-dir", "d"},
-            "--dataset synthetic: is built in and reads no files; leave --data-dir d out"},
+            "--dataset synthetic: is built in and reads no files; leave out --data-dir d"},
         Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--augment",
              "on:padding=9"},
             "--augment padding=: only with --crop pad or auto, not resized"},
@@ -353,12 +352,12 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--quiet", "--progress", "json"},
             "--progress json: not with --quiet, which prints no events"},
         Bad{{"--warmup-epochs", "1"},
-            "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
-            "constant, step, cosine or poly"},
+            "--warmup-epochs 1: not with --lr-schedule onecycle, which has its own warm-up; "
+            "choose constant, step, cosine or poly"},
         Bad{{"--compress-warmup", "2"}, "--compress-warmup: only with --compress CODEC"},
         Bad{{"--compress", "q8", "--compress-warmup", "5"},
-            "--compress-warmup 5: must be below the run's --epochs 5, or nothing is ever sent as "
-            "q8"},
+            "--compress-warmup 5: must be below the run's --epochs 5; otherwise nothing is ever "
+            "sent as q8"},
         Bad{{"--bucket-mb", "0"}, "--bucket-mb 0: must be auto or a number above 0, up to 4096"},
         Bad{{"--throttle", "fast"},
             "--throttle fast: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
@@ -374,7 +373,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--trace", "none", "--trace-steps", "1:2"},
             "--trace-steps: only with --trace FILE.json"},
         Bad{{"--comm-timeout", "0.001"},
-            "--comm-timeout 0.001: must be a number from 1 to 86400, since a rank at work answers "
+            "--comm-timeout 0.001: must be a number from 1 to 86400, because a busy rank answers "
             "only a few times a second"},
         Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"},
         Bad{{"--optimizer", "adam", "--momentum", "0.9"},
@@ -703,7 +702,7 @@ TEST(Options, MilestonesAfterTheEndAreSaid) {
   };
   EXPECT_TRUE(warnings("10", "5/9.5").empty());
   EXPECT_EQ(warnings("10", "5/10/20"),
-            Words{"--lr-schedule step:milestones=5/10/20: the run ends after 10 epochs, so that "
+            Words{"--lr-schedule step:milestones=5/10/20: the run ends after 10 epochs, so "
                   "10/20 has no effect"});
   EXPECT_TRUE(parse({}).warnings().empty());
 }
@@ -717,17 +716,17 @@ TEST(Options, ABatchThatNeverChangesIsSaid) {
   EXPECT_TRUE(batch_warnings(parse({}), 1).empty());
   EXPECT_TRUE(warnings("dynamic:max=32", "5", 2).empty());
   EXPECT_EQ(warnings("dynamic:max=4", "5", 1),
-            Words{"--batch-schedule dynamic:max=4: a step has 8 images from the start, so that the "
+            Words{"--batch-schedule dynamic:max=4: a step has 8 images from the start, so the "
                   "batch never grows"});
   EXPECT_EQ(warnings("dynamic:max=32", "5", 4),
-            Words{"--batch-schedule dynamic:max=32: a step has 32 images from the start, so that "
-                  "the batch never grows"});
+            Words{"--batch-schedule dynamic:max=32: a step has 32 images from the start, so the "
+                  "batch never grows"});
   EXPECT_EQ(warnings("dynamic:max=32", "1", 1),
-            Words{"--batch-schedule dynamic:max=32: the run ends after 1 epoch, so that the batch "
+            Words{"--batch-schedule dynamic:max=32: the run ends after 1 epoch, so the batch "
                   "never grows"});
   EXPECT_TRUE(warnings("1:16,5:32", "5", 1).empty());
   EXPECT_EQ(warnings("2:16,5:8,9:4", "4", 1),
-            Words{"--batch-schedule 2:16,5:8,9:4: the run ends after 4 epochs, so that 5:8,9:4 has "
+            Words{"--batch-schedule 2:16,5:8,9:4: the run ends after 4 epochs, so 5:8,9:4 has "
                   "no effect"});
 }
 

@@ -46,10 +46,10 @@ TEST(GpuNotes, ACodecWithoutAForm) {
                     .gradient_bytes = 44.7e6};
   EXPECT_EQ(
       notes(facts).at("exchange"),
-      "encoded and added by the host's processor: topk has no form for GPUs, and one such "
-      "bucket takes all buckets to the host; 44.7 MB a step go over the bus in each direction");
+      "encoded and added by the host's processor: topk has no GPU form, and one such bucket moves "
+      "all buckets to the host; 44.7 MB a step go over the bus in each direction");
   facts.codecs.push_back(parse_codec_spec("ecq:bits=0.2"));
-  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no form for GPUs"));
+  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no GPU form"));
   // Where the measurement or an option has chosen the host.
   facts.codecs = codecs({"q8"});
   EXPECT_EQ(notes(facts).at("exchange"),

@@ -417,7 +417,7 @@ TEST_F(RecorderTest, LogThatCannotBeWrittenIsToldOnceAndTriedAgain) {
   }
   const std::string third = record();
   if (is_speaker()) {
-    EXPECT_EQ(third, "dptrain: the log " + options_.log + " is whole again\n");
+    EXPECT_EQ(third, "dptrain: the log " + options_.log + " is complete again\n");
     EXPECT_EQ(table("epochs").rows.size(), 3u);
     EXPECT_EQ(recorder_->missing_files(), "");
     std::filesystem::rename(folder, folder + "-gone");
@@ -510,7 +510,7 @@ TEST_F(RecorderTest, RankZeroAloneSpeaks) {
   EXPECT_EQ(warned.out, "a line\n");
   expect_in(warned.error, "step 12: the gradient is not finite");
   expect_in(warned.error, "t.json cannot be written; training goes on without it");
-  expect_in(end.out, "what each epoch cost");
+  expect_in(end.out, "cost of each epoch");
   if (ranks() > 1) expect_in(end.out, format_percent(share / 100.0));
   expect_in(end.out, "The log is " + options_.log + "\n");
   expect_in(recorder_->missing_files(), "the trace is missing (t.json cannot be written)");

@@ -36,28 +36,31 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
   rate.hidden_bits = 0.03;
   rate.wished_bits = RateWish::of_bits(0.03).bits();  // as ranks tell each other
   rate.binding_bucket = 0;
-  EXPECT_EQ(floor_clash(rate, limits, buckets),
-            "rank 0's link carries 100 kB/s, which hides 0.03 bits a value behind backward; from "
-            "bucket 0 (conv.weight to linear.weight) on there is no time left. The least, min=0.1, "
-            "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
-            "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
-            "auto:min=0.05 at the price of accuracy");
+  EXPECT_EQ(
+      floor_clash(rate, limits, buckets),
+      "rank 0's link carries 100 kB/s, which hides 0.03 bits per value behind backward; from "
+      "bucket 0 (conv.weight to linear.weight) on there is no time left. The minimum, min=0.1, "
+      "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
+      "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
+      "auto:min=0.05 at the price of accuracy");
   const ExchangeWindow round = {.when = "in 3 % of a round's time",
                                 .is_by_bucket = false,
                                 .remedy = "longer rounds or a delay= (--sync-every)",
                                 .may_send_less = false};
-  EXPECT_EQ(floor_clash(rate, limits, buckets, round),
-            "rank 0's link carries 100 kB/s, which hides 0.03 bits a value in 3 % of a round's "
-            "time. The least, min=0.1, is sent, and training waits for the rest: try longer rounds "
-            "or a delay= (--sync-every)");
+  EXPECT_EQ(
+      floor_clash(rate, limits, buckets, round),
+      "rank 0's link carries 100 kB/s, which hides 0.03 bits per value in 3 % of a round's "
+      "time. The minimum, min=0.1, is sent, and training waits for the rest: try longer rounds "
+      "or a delay= (--sync-every)");
   // Another rank's link is the slowest; rank 0 does not know where it gets late.
   rate.hidden_bits = 1.0;
-  EXPECT_EQ(floor_clash(rate, limits, buckets),
-            "the slowest link of a rank hides 0.03 bits a value behind backward (rank 0's link "
-            "carries 100 kB/s, which hides 1). The least, min=0.1, is sent, and training waits for "
-            "the rest: try fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
-            "--batch-size or --accumulate, fewer hosts, or --compress auto:min=0.05 at the price "
-            "of accuracy");
+  EXPECT_EQ(
+      floor_clash(rate, limits, buckets),
+      "the slowest link of a rank hides 0.03 bits per value behind backward (rank 0's link "
+      "carries 100 kB/s, which hides 1). The minimum, min=0.1, is sent, and training waits for "
+      "the rest: try fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
+      "--batch-size or --accumulate, fewer hosts, or --compress auto:min=0.05 at the price "
+      "of accuracy");
   EXPECT_EQ(guard_at_work(rate, buckets), "");
   rate.guard_factor = 1.0;
   EXPECT_EQ(guard_at_work(rate, buckets), "");
@@ -66,9 +69,9 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
   rate.most_growth = 8.0;
   rate.grown_bucket = 1;
   EXPECT_EQ(guard_at_work(rate, buckets),
-            "too much waits in the residual of some rank, more than 8 times what comes in a step "
-            "(growth= of ecq; on rank 0 9.5 times, most in bucket 1): 1.1 times the planned bits "
-            "are sent until it is less");
+            "the residual of some rank is too large, more than 8 times a step's values (growth= of "
+            "ecq; on rank 0 9.5 times, most in bucket 1): 1.1 times the planned bits are sent "
+            "until it shrinks");
 }
 
 class RunWarningsTest : public testing::Test {
@@ -121,10 +124,11 @@ TEST_F(RunWarningsTest, OfALossComeOnce) {
                 "--lr, --warmup-epochs 1 or --clip-norm 1, or a finer --compress"});
   options_.compress = {};
   RunWarnings(run_, warned_).note_loss({.epoch = 3, .train_loss = 5.0});
-  EXPECT_EQ(warned_.take(),
-            std::vector<std::string>{
-                "epoch 4: the training loss is 5, far above that of guessing (2.3): try a smaller "
-                "--lr, --warmup-epochs 1 or --clip-norm 1"});
+  EXPECT_EQ(
+      warned_.take(),
+      std::vector<std::string>{
+          "epoch 4: the training loss is 5, far above the loss of guessing (2.3): try a smaller "
+          "--lr, --warmup-epochs 1 or --clip-norm 1"});
 }
 
 TEST_F(RunWarningsTest, OfSkippedStepsAdviseOnce) {
@@ -137,8 +141,8 @@ TEST_F(RunWarningsTest, OfSkippedStepsAdviseOnce) {
                 "step 3: the gradient is not finite on rank 1; all ranks skip this step; if it "
                 "happens again, try a smaller --lr, --clip-norm or --warmup-epochs",
                 "step 4: the gradient is not finite on rank 0; it skips this step",
-                "epoch 2: rank 1 has skipped 1 step, whose gradients were not finite",
-                "epoch 2: rank 3 has skipped 2 steps, whose gradients were not finite"}));
+                "epoch 2: rank 1 skipped 1 step, because the gradient was not finite",
+                "epoch 2: rank 3 skipped 2 steps, because the gradient was not finite"}));
 }
 
 TEST_F(RunWarningsTest, NameEachImageOnceAndTheFirstFive) {
@@ -148,8 +152,8 @@ TEST_F(RunWarningsTest, NameEachImageOnceAndTheFirstFive) {
   warnings.note_images({"b", "c", "d", "e", "f", "g"});
   EXPECT_EQ(warned_.take(),
             (std::vector<std::string>{"d", "e",
-                                      "2 more images cannot be decoded; the next ones of their "
-                                      "classes stand in for them"}));
+                                      "2 more images cannot be decoded; the next images of their "
+                                      "classes replace them"}));
   warnings.warn_once("line");
   warnings.warn_once("line");
   EXPECT_EQ(warned_.take(), std::vector<std::string>{"line"});

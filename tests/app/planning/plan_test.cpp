@@ -37,8 +37,8 @@ TEST(PlanTable, NamesTheQuickestAndWhatSendsMoreInAboutTheSameTime) {
       quickest_text({row("ring", "q4", 1.0, 0.01, 5e5), row("ring", "q8", 1.03, 0.04, 1e6),
                      row("tree", "none", 1.04, 0.0, 9e6), row("ring", "fp16", 1.051, 0.06, 2e6)});
   EXPECT_EQ(text,
-            "--topology ring --compress q4: 1.00 s a step, of which it waits 10.0 ms for the "
-            "network; within 5 % of that, q8 sends the most (1.00 MB, 1.03 s a step)");
+            "--topology ring --compress q4: 1.00 s per step, including 10.0 ms waiting for "
+            "the network; within 5 % of that, q8 sends the most (1.00 MB, 1.03 s per step)");
 }
 
 TEST(PlanTable, SaysWhatWaitsLessOften) {
@@ -56,14 +56,14 @@ TEST(PlanTable, RoundsAreNamedIfTheyAreQuickerAndNotTakenForAsGood) {
                                row("ring", "none", 9.0, 8.0, 4e6)};
   rows[0].sync_every = rows[1].sync_every = 16;
   const std::string text = quickest_text(rows);
-  EXPECT_TRUE(text.starts_with("--topology ring --compress q8: 3.00 s a step")) << text;
+  EXPECT_TRUE(text.starts_with("--topology ring --compress q8: 3.00 s per step")) << text;
   EXPECT_NE(text.find(". --topology ring --compress q8 --sync-every 16 would take 1.10 s."),
             std::string::npos)
       << text;
   // All rows are of rounds: the run's own.
   rows.resize(2);
   EXPECT_TRUE(quickest_text(rows).starts_with(
-      "--topology ring --compress q8 --sync-every 16: 1.10 s a step"))
+      "--topology ring --compress q8 --sync-every 16: 1.10 s per step"))
       << quickest_text(rows);
 }
 

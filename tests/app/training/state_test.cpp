@@ -306,7 +306,7 @@ TEST(OptimizerState, OnlySgdLeavesItsMomentumToTheCodec) {
   } catch (const Error& error) {
     message = error.what();
   }
-  EXPECT_NE(message.find("keeps the momentum itself, which adam cannot leave to it"),
+  EXPECT_NE(message.find("applies the momentum itself, which adam cannot leave to it"),
             std::string::npos)
       << message;
 }

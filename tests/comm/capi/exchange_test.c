@@ -143,7 +143,7 @@ static void a_state_goes_on(const char* compress) {
            size - 1);
   check_refused(dptrain_comm_load_state(exchange, state, size - 1), DPTRAIN_COMM_DATA, message);
   check_refused(dptrain_comm_load_state(exchange, "no state", 8), DPTRAIN_COMM_DATA,
-                "these 8 bytes are no saved state of an exchange");
+                "these 8 bytes are not a saved state of an exchange");
   dptrain_comm_destroy(exchange);
   free(state);
   free(kept);
@@ -173,7 +173,7 @@ static void wrong_arguments_are_refused(void) {
   check_refused(dptrain_comm_create(slots, 0, NULL, &exchange), DPTRAIN_COMM_USAGE, "an exchange needs one slot or more");
   check_refused(dptrain_comm_create(&empty, 1, NULL, &exchange), DPTRAIN_COMM_USAGE,
                 "slot 0 has 0 x 4 values; allowed: 1 to 2^40");
-  check_refused(dptrain_comm_init(), DPTRAIN_COMM_USAGE, "dptrain_comm_init was called before");
+  check_refused(dptrain_comm_init(), DPTRAIN_COMM_USAGE, "dptrain_comm_init has already been called");
   /* On one rank only: all of them get the error. */
   if (dptrain_comm_size() > 1) {
     options.struct_bytes = dptrain_comm_rank() == 1 ? 3 : sizeof options;
@@ -182,13 +182,13 @@ static void wrong_arguments_are_refused(void) {
   }
 
   exchange = make("none");
-  check_refused(dptrain_comm_finalize(), DPTRAIN_COMM_USAGE, "all exchanges must be destroyed before");
+  check_refused(dptrain_comm_finalize(), DPTRAIN_COMM_USAGE, "destroy all exchanges first");
   check_refused(dptrain_comm_ready(exchange, 0), DPTRAIN_COMM_USAGE, "no step has begun");
   CHECK(dptrain_comm_values(exchange, 3) == NULL && strcmp(dptrain_comm_last_error(), "slot 3: there are 3") == 0);
   CHECK(dptrain_comm_begin_step(exchange, -1) == DPTRAIN_COMM_OK);
   check_refused(dptrain_comm_begin_step(exchange, -1), DPTRAIN_COMM_USAGE, "a step is under way");
   CHECK(dptrain_comm_ready(exchange, 0) == DPTRAIN_COMM_OK);
-  check_refused(dptrain_comm_ready(exchange, 0), DPTRAIN_COMM_USAGE, "slot 0 was reported as ready before in this step");
+  check_refused(dptrain_comm_ready(exchange, 0), DPTRAIN_COMM_USAGE, "slot 0 was already reported as ready in this step");
   check_refused(dptrain_comm_finish_step(exchange, NULL), DPTRAIN_COMM_USAGE,
                 "only 1 of 3 slots have been reported as ready");
   CHECK(dptrain_comm_ready(exchange, 1) == DPTRAIN_COMM_OK && dptrain_comm_ready(exchange, 2) == DPTRAIN_COMM_OK);
@@ -239,7 +239,7 @@ static void bits_can_be_set(void) {
   dptrain_comm_destroy(exchange);
   exchange = make("q8");
   CHECK(dptrain_comm_set_bits(exchange, 1) == DPTRAIN_COMM_USAGE);
-  CHECK(strstr(dptrain_comm_last_error(), "has no number of bits") != NULL);
+  CHECK(strstr(dptrain_comm_last_error(), "has no bits= to change") != NULL);
   dptrain_comm_destroy(exchange);
 }
 
@@ -290,7 +290,7 @@ static void steps_of_the_optimiser_are_exchanged(void) {
   check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "beta2 must be 0 or more and below 1, and is nan");
   options.beta2 = 0.99;
   options.epsilon = 0;
-  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "epsilon must be above 0 and finite, and is 0");
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "epsilon 0: must be finite and above 0");
   /* auto takes steps where it knows the optimiser, and many bits where it does not. */
   options.epsilon = 1e-8;
   options.compress = "auto";

@@ -49,7 +49,7 @@ def sums() -> None:
     assert (taken["sent_bytes"] > 0) == (size > 1) and taken["bits"] != taken["bits"], taken
     saved = exchange.save()
     exchange.load(saved)
-    refused(3, "no saved state", exchange.load, b"nothing")
+    refused(3, "not a saved state", exchange.load, b"nothing")
     refused(2, "slot 2: there are 2", exchange.address, 2)
     assert "weights to weights, 6000 values, q8" in exchange.describe(), exchange.describe()
     exchange.close()
@@ -183,7 +183,7 @@ def log() -> None:
     with contextlib.redirect_stderr(told):
         run_log._save(False)
         run_log._save(False)
-    assert told.getvalue().count("training goes on") == (rank == 0), told.getvalue()
+    assert told.getvalue().count("training continues") == (rank == 0), told.getvalue()
     if rank == 0:
         pathlib.Path(f"{folder}.away").rename(folder)
         (folder / "run.h5").unlink()

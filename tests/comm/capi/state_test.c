@@ -92,7 +92,7 @@ static void a_changed_loss_scale_changes_nothing(const char* compress) {
 static void wrong_factors_are_refused(void) {
   dptrain_comm* exchange = make("q8");
   check_refused(dptrain_comm_scale_residual(exchange, 0), DPTRAIN_COMM_USAGE,
-                "a loss scale cannot become 0 times as large; allowed: a finite number above 0");
+                "loss scale factor 0: must be a finite number above 0");
   CHECK(dptrain_comm_scale_residual(exchange, -1) == DPTRAIN_COMM_USAGE);
   CHECK(dptrain_comm_scale_residual(exchange, NAN) == DPTRAIN_COMM_USAGE);
   CHECK(dptrain_comm_scale_residual(exchange, INFINITY) == DPTRAIN_COMM_USAGE);
@@ -186,7 +186,7 @@ static void a_merge_looks_at_everything(dptrain_comm* exchange, const char* stat
   }
   const size_t third_size = in_third_format(state, size, changed);
   CHECK(merge(exchange, changed, third_size) == DPTRAIN_COMM_DATA);
-  CHECK(strstr(dptrain_comm_last_error(), "does not say which tensors it has") != NULL);
+  CHECK(strstr(dptrain_comm_last_error(), "does not list its tensors") != NULL);
   const uint64_t others[] = {0, (uint64_t)1 << 63, 3, ~(uint64_t)0};
   const size_t places[] = {TENSORS, TENSORS + 8, TENSORS + 8 + 15, TENSORS + 8 + 15 + 8, PARTS};
   for (size_t place = 0; place < sizeof places / sizeof *places; ++place) {
@@ -203,8 +203,8 @@ static void a_merge_looks_at_everything(dptrain_comm* exchange, const char* stat
   memcpy(changed + RANKS, &of_ranks, 8);
   seal(changed, size);
   snprintf(message, sizeof message,
-           "state 0 of 1 is that of rank %d of %d, and this is rank %d of %d; allowed: this rank's own alone, or all those of another "
-           "number of ranks, in their order",
+           "state 0 of 1 belongs to rank %d of %d, but this is rank %d of %d; allowed: this rank's own state, or the states of all "
+           "ranks of another number of ranks, in order",
            rank, ranks + 1, rank, ranks);
   check_refused(merge(exchange, changed, size), DPTRAIN_COMM_DATA, message);
   free(changed);
@@ -226,8 +226,8 @@ static void a_state_is_that_of_its_rank(void) {
     memcpy(changed + RANK, &of_rank, 8);
     memcpy(changed + RANKS, &of_ranks, 8);
     snprintf(message, sizeof message,
-             "the saved state of the exchange is that of rank %d of %d, and this is rank %d of %d: each rank loads the state "
-             "that it has saved",
+             "the saved state of the exchange belongs to rank %d of %d, but this is rank %d of %d: each rank must load its "
+             "own state",
              (int)of_rank, (int)of_ranks, rank, ranks);
     check_refused(dptrain_comm_load_state(exchange, changed, changed_size), DPTRAIN_COMM_DATA, message);
   }
@@ -250,8 +250,8 @@ static void a_state_is_that_of_its_rank(void) {
     exchange = make("q8");
     if (rank == 1) CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
     check_refused(dptrain_comm_begin_step(exchange, -1), DPTRAIN_COMM_DATA,
-                  "rank 0 begins at step 0, rank 1 goes on from step 1: every rank must load the state that it has saved at the "
-                  "same step, or none of them");
+                  "rank 0 begins at step 0, rank 1 continues from step 1: every rank must load its state of the same step, "
+                  "or no rank may load one");
     dptrain_comm_destroy(exchange);
   }
   free(state);

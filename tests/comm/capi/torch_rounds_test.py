@@ -203,7 +203,7 @@ def any_tensor_can_be_summed() -> None:
             refused("another tensor needs another name", state.all_mean, torch.ones(3, 150, 60), "difference", "q4")
             refused("auto follows the link", state.all_mean, torch.ones(4), "other", "auto")
             refused("unknown codec", state.all_mean, torch.ones(4), "other", "q9")
-            refused("must be a text", state.all_mean, torch.ones(4), 5)
+            refused("must be text, the same on all ranks", state.all_mean, torch.ones(4), 5)
         refused("must be a dense tensor of floating point", state.all_mean, torch.ones(4, dtype=torch.int64), "other")
         sent = state.broadcast(torch.arange(5) + rank)
         assert sent.tolist() == list(range(5))

@@ -92,8 +92,8 @@ def main() -> None:
     refused("(shards=2)", step, mesh["replica"], shards=SHARDS)
     refused("shards 3: must divide the number of ranks, 4", dptrain_comm.Exchange, [dptrain_comm.Slot("x", 10, 10)], "q8", shards=3, **LINK)
     refused("shards 0: must be 1 or more", dptrain_comm.init, "q8", shards=0)
-    refused("with 2 shards there is none", dptrain_comm.init, "q8", shards=2, trace="t.json")
-    refused("with shards there is none", dptrain_comm.init, "q8", shards=2, log="run.h5")
+    refused("not available with 2 shards", dptrain_comm.init, "q8", shards=2, trace="t.json")
+    refused("not available with shards", dptrain_comm.init, "q8", shards=2, log="run.h5")
     refused("a rank does not see the norm", dptrain_comm.init, "q8", shards=2, clip_norm=1.0,
             optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1))
     state = dptrain_comm.init("q8", shards=SHARDS, **LINK)

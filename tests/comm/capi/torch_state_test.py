@@ -55,12 +55,12 @@ def a_state_is_that_of_its_rank() -> None:
         if not is_there:
             program.begin_anew()
         load = program.state
-        cannot_load("it needs what state_dict() of this rank has returned, with step and exchange; this is empty", load, {})
-        cannot_load("it needs what state_dict() of this rank has returned, with step and exchange; this has step", load, {"step": 3})
-        cannot_load("it needs what state_dict() of this rank has returned, with step and exchange; this is []", load, [])
-        cannot_load(f"the state is that of rank {RANK + 1} of {SIZE}, and this is rank {RANK} of {SIZE}", load,
+        cannot_load("it needs the dict of this rank's state_dict(), with step and exchange; this is empty", load, {})
+        cannot_load("it needs the dict of this rank's state_dict(), with step and exchange; this has step", load, {"step": 3})
+        cannot_load("it needs the dict of this rank's state_dict(), with step and exchange; this is []", load, [])
+        cannot_load(f"the state belongs to rank {RANK + 1} of {SIZE}, but this is rank {RANK} of {SIZE}", load,
                     {**saved, "rank": RANK + 1})
-        cannot_load(f"the state is that of rank {RANK} of {SIZE + 2}, and", load, {**saved, "size": SIZE + 2})
+        cannot_load(f"the state belongs to rank {RANK} of {SIZE + 2}, but", load, {**saved, "size": SIZE + 2})
     program.state.load_state_dict({name: saved[name] for name in ("step", "exchange")})  # as earlier versions had it
     program.state.load_state_dict(saved)
     program.step()
@@ -80,7 +80,7 @@ def damaged(saved: dict) -> list:
     cases += [(f"without {name}", {key: value for key, value in saved.items() if key != name}, None) for name in saved]
     cases += [("another key", {**saved, "epoch": 4}, "")]
     for words, exchange in (("is damaged or cut off", bytes_of_exchange[:-1]), ("is damaged or cut off", bytes_of_exchange[:30]),
-                            ("that are no saved state", bytes_of_exchange[:7]), ("that are no saved state", bytes_of_exchange[1:]),
+                            ("that are not a saved state", bytes_of_exchange[:7]), ("that are not a saved state", bytes_of_exchange[1:]),
                             ("is damaged or cut off", torch.cat([bytes_of_exchange, bytes_of_exchange[:1]])),
                             ("allowed: None, or a tensor of torch.uint8", bytes_of_exchange.float())):
         cases.append(("exchange", {**saved, "exchange": exchange}, words))
@@ -167,10 +167,10 @@ def a_state_of_all_ranks_is_in_one_file() -> None:
     program.state.load_state_dict(saved)
     program.made = 3
     assert all(same(program.step(), one) for one in wanted)
-    cannot_load(f"the state is that of rank 0 of {SIZE}, and this is rank 0 of {SIZE + 1}", program.state,
+    cannot_load(f"the state belongs to rank 0 of {SIZE}, but this is rank 0 of {SIZE + 1}", program.state,
                 {**saved, "ranks": [*saved["ranks"], saved["ranks"][0]]})
     if SIZE > 1:
-        cannot_load(f"the state is that of rank {(RANK + 1) % SIZE} of {SIZE}", program.state,
+        cannot_load(f"the state belongs to rank {(RANK + 1) % SIZE} of {SIZE}", program.state,
                     {**saved, "ranks": [*saved["ranks"][1:], saved["ranks"][0]]})
     for other in ([], {}, None, 3, "x"):
         cannot_load("ranks is ", program.state, {**saved, "ranks": other})
@@ -192,7 +192,7 @@ def ranks_go_on_from_the_same_step() -> None:
     program.begin_anew()
     if RANK == 0:
         program.state.load_state_dict(saved)
-    refused("rank 0 goes on from step 3, rank 1 begins at step 0: every rank must load", program.step, code=3)
+    refused("rank 0 continues from step 3, rank 1 begins at step 0: every rank must load", program.step, code=3)
     program.begin_anew()
     program.made = 0
     program.step()

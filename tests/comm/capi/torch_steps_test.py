@@ -170,7 +170,7 @@ def wrong_use_is_refused() -> None:
     refused("its groups have the betas (0.8, 0.9) and (0.9, 0.999)", dptrain_comm.init, "auto", optimizer=torch.optim.AdamW(groups))
     refused("clip_norm needs optimizer", dptrain_comm.init, "auto", clip_norm=1.0)
     refused("clip_norm 0: must be a number above 0", dptrain_comm.init, "auto", optimizer=torch.optim.AdamW(p), clip_norm=0)
-    refused("init() knows no option beta1", dptrain_comm.init, "auto", beta1=0.5)
+    refused("init(): unknown option beta1", dptrain_comm.init, "auto", beta1=0.5)
     refused("ecq:bits=0.1,velocity=on exchanges the optimiser's steps: set optimizer", dptrain_comm.init, "ecq:bits=0.1,velocity=on")
     if dptrain_comm.size() == 1:
         return
@@ -192,7 +192,7 @@ def wrong_use_is_refused() -> None:
     refused("optimizer.step() without an exchange since the last one", optimizer.step)
     state.allreduce_gradients(net)
     optimizer.param_groups[0]["betas"] = (0.85, 0.999)
-    refused("optimizer: betas has become (0.85, 0.999), and the exchange goes on with (0.9, 0.999)", optimizer.step)
+    refused("optimizer: betas has become (0.85, 0.999), but the exchange still uses (0.9, 0.999)", optimizer.step)
     state.close()
     optimizer.step()  # as always
 

@@ -202,7 +202,7 @@ def wrong_use_is_one_sentence() -> None:
     refused("knows no option topolgy; it knows bucket_bytes, codecs, exact,", dptrain_comm.init, "q8", topolgy="ring")
     refused("q9: unknown codec", dptrain_comm.init, "q9")
     refused("star", dptrain_comm.init, "q8", topology="star")
-    refused("timeout_s must be more than 0", dptrain_comm.init, "q8", timeout_s=0)
+    refused("timeout_s 0: must be above 0", dptrain_comm.init, "q8", timeout_s=0)
     refused("log_steps 1: must be 1 or more, and needs log", dptrain_comm.init, "q8", log_steps=1)
     ddp = DistributedDataParallel(network())
     ddp.register_comm_hook(None, dptrain_comm.hook)

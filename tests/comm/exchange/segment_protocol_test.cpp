@@ -219,7 +219,7 @@ class Faults {
     } catch (const Error& error) {
       said = error.what();
       // Ranks that go on from different steps have loaded states that do not belong together.
-      const bool is_of_other_step = said.find("goes on from step") != said.npos;
+      const bool is_of_other_step = said.find("continues from step") != said.npos;
       EXPECT_EQ(error.kind(), is_of_other_step ? ErrorKind::data : ErrorKind::communication);
     }
     group_->network.on_send = {};
@@ -334,9 +334,11 @@ TEST(SegmentProtocol, AnUnexpectedMessageNamesItsSenderBucketAndStep) {
         });
         SCOPED_TRACE(fmt::format("{}, {}, message {}, {}: {}", c.text(), spec, at, what, said));
         EXPECT_NE(said.find(fmt::format("rank {} ", faults.met().to)), said.npos);
-        EXPECT_NE(said.find(fmt::format("rank {} ", faults.met().from)), said.npos);
+        EXPECT_TRUE(said.find(fmt::format("rank {} ", faults.met().from)) != said.npos ||
+                    said.find(fmt::format("cannot decode rank {}'s message ", faults.met().from)) !=
+                        said.npos);
         EXPECT_NE(said.find(fmt::format("step {}", step)), said.npos);
-        EXPECT_EQ(said.find("goes on from step") != said.npos, has_other_step);
+        EXPECT_EQ(said.find("continues from step") != said.npos, has_other_step);
         if (has_other_step) continue;
         EXPECT_NE(said.find(fmt::format("bucket {}", kBucket)), said.npos);
       }

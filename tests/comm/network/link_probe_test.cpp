@@ -35,7 +35,8 @@ TEST(LinkProbe, IsTheSameOnAllRanks) {
   EXPECT_LT(link.latency_s, 1.0);
 }
 
-// The lab's links have bursts (experiments/studies/plan.ini shows what they are good for); memory has none.
+// The lab's links have bursts (experiments/studies/plan.ini shows what they are good for); memory
+// has none.
 TEST(LinkProbe, OneHostHasNoBursts) {
   Communicator comm;
   EXPECT_EQ(probe_burst(comm, {.bytes_per_s = 1e9, .latency_s = 1e-6}), 0.0);

@@ -55,7 +55,7 @@ TEST(TraceFile, SaysThis) {
   file.append(1, second);
   file.close();
   EXPECT_EQ(text_of(path), R"~({"displayTimeUnit":"ms",
-"otherData":{"program":"dptrain 1","model":"a \"b\" \\\u000a","ranks":2,"clock":"that of rank 0; those of the others by round trips to it","clock_error_us":[0.000,1.250],"slices_left_out":[0,3]},
+"otherData":{"program":"dptrain 1","model":"a \"b\" \\\u000a","ranks":2,"clock":"rank 0's clock; other hosts' clocks were compared with it by round trips to it","clock_error_us":[0.000,1.250],"slices_left_out":[0,3]},
 "traceEvents":[
 {"ph":"M","pid":10000,"tid":10000,"name":"process_name","args":{"name":"rank 0, east"}},
 {"ph":"M","pid":10000,"tid":10000,"name":"process_sort_index","args":{"sort_index":10000}},

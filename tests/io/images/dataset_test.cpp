@@ -236,7 +236,7 @@ TEST(Datasets, ASingleClassIsReported) {
   }
   const Dataset data = load_dataset("cifar10", {.data_dir = folder.path().string()});
   ASSERT_EQ(data.warnings.size(), 1u);
-  expect_contains(data.warnings[0], {"every training image is of one class, class 7"});
+  expect_contains(data.warnings[0], {"all training images have the same class, class 7"});
 }
 
 TEST(Datasets, EachIsARow) {

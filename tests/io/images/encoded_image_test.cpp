@@ -378,8 +378,8 @@ TEST(BadImages, AreNamedByWhatIsWrong) {
     EXPECT_NE(complaint(file).find(part), std::string::npos) << complaint(file);
   };
   expect({}, "is empty");
-  expect({'G', 'I', 'F', '8', '9', 'a', 0, 0}, "is a GIF image; JPEG and PNG are read");
-  expect({'h', 'e', 'l', 'l', 'o'}, "is no image");
+  expect({'G', 'I', 'F', '8', '9', 'a', 0, 0}, "is a GIF image; only JPEG and PNG are read");
+  expect({'h', 'e', 'l', 'l', 'o'}, "is not an image");
   expect({0xFF, 0xD8, 0xFF, 0xE0, 0, 16}, "is cut off in its header");
   expect({0xFF, 0xD8, 0xFF, 0xD9, 0, 0}, "is a JPEG without a frame");
   Bytes jpeg = make_jpeg(40, 30, 1);
@@ -399,7 +399,7 @@ TEST(BadImages, OtherFormatsAreNamed) {
     return complaint(Bytes(text.begin(), text.end()));
   };
   using namespace std::string_view_literals;
-  const std::string read = "; JPEG and PNG are read";
+  const std::string read = "; only JPEG and PNG are read";
   EXPECT_EQ(named("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1234\n"),
             "is a Git LFS pointer; git lfs pull fetches the image");
   EXPECT_EQ(named("version https://hawser.example/spec/v1\next-0-x sha256:1\noid sha256:0\nsize 1"),
@@ -429,8 +429,8 @@ TEST(BadImages, OtherFormatsAreNamed) {
   EXPECT_EQ(named("<?xml version='1.0'?><Error>"), "is an XML file" + read);
   EXPECT_EQ(named("<svg xmlns"), "is an SVG drawing" + read);
   EXPECT_EQ(named("{\"error\": 403}"), "is JSON" + read);
-  EXPECT_EQ(named("version 2"), "is no image" + read);
-  EXPECT_EQ(named("  "), "is no image" + read);
+  EXPECT_EQ(named("version 2"), "is not an image" + read);
+  EXPECT_EQ(named("  "), "is not an image" + read);
 }
 
 // Overwrites the size in the file's header.

@@ -149,7 +149,7 @@ TEST(ImageFolder, MessagesSayWhatIsMissing) {
   expect_contains(load_failure(folder, {.data_dir = folder / "x.bin"}),
                   {"is neither a folder with images nor a pack"});
   folder.write("train/a/1.png", make_png(8, 8, 1));
-  expect_contains(load_failure(folder), {"every class has a single image"});
+  expect_contains(load_failure(folder), {"every class has only one image"});
   folder.write("val/b/1.png", make_png(8, 8, 1));
   expect_contains(load_failure(folder), {"val/b: is a class that the training images do not have"});
   folder.write("train/b/1.txt", {1});
@@ -158,7 +158,7 @@ TEST(ImageFolder, MessagesSayWhatIsMissing) {
   EXPECT_EQ(load(folder).train->count(), 2u);
   expect_contains(failure([&] { static_cast<void>(load(folder, {.validation_share = 0.5})); },
                           ErrorKind::usage),
-                  {"validation share 0.5", "the data have test images of their own (val)"});
+                  {"validation share 0.5", "the data already have test images (val)"});
 }
 
 TEST(ImageFolder, AFolderWithoutAnyFileIsNoClass) {
@@ -342,7 +342,7 @@ TEST(ImageFolder, OtherLayoutsAreNotTrainedOn) {
   EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
   expect_contains(load_failure(folder),
                   {"has val, but no train; the classes' folders of training images belong into "
-                   "train, those of test images into val or test"});
+                   "train, and the folders of test images into val or test"});
   write("Training");
   expect_contains(load_failure(folder), {"has Training and val, but no train"});
   write("train");
@@ -363,7 +363,7 @@ TEST(ImageFolder, OtherLayoutsAreNotTrainedOn) {
   const Dataset data = load(classes);
   EXPECT_EQ(data.train->classes(), 2u);
   ASSERT_EQ(data.warnings.size(), 1u);
-  expect_contains(data.warnings[0], {"has no train, so that test is taken for a class"});
+  expect_contains(data.warnings[0], {"has no train, so test is used as a class"});
 }
 
 TEST(ImageFolder, IsRecognisedBehindLinksAndOtherFiles) {
@@ -405,7 +405,7 @@ TEST(ImageFolder, SaysHowImagesAreTrained) {
   EXPECT_EQ(trained(mixed, {.augment = {{.crop_padding = 2}}}),
             "a random part, scaled, half of them mirrored");
   expect_contains(load(mixed, {.augment = {{.crop_padding = 2}}}).warnings.at(0),
-                  {"what was said about padding is not used"});
+                  {"the padding options are ignored"});
   EXPECT_TRUE(load(mixed, {.augment = AugmentationRule{}}).warnings.empty());
   EXPECT_TRUE(load(small, {.augment = {{.crop_padding = 2}}}).warnings.empty());
   EXPECT_EQ(trained(mixed, {.crop = CropKind::pad, .augment = {{.crop_padding = 1}}}),
@@ -428,7 +428,7 @@ TEST(ImageFolder, FollowsLinksButNoLoops) {
             (std::vector<std::string>{"train/a/1.png", "train/a/linked/2.png", "train/b/1.png"}));
   ASSERT_EQ(data.warnings.size(), 4u);
   expect_contains(data.warnings[0], {"train/a/loop: skipped: it leads back to a folder above it"});
-  expect_contains(data.warnings[1], {"train/b/itself: left out"});
+  expect_contains(data.warnings[1], {"train/b/itself: skipped"});
 }
 
 TEST(ImageFolder, AShareOfEachClassIsForTesting) {
@@ -611,7 +611,7 @@ TEST(BadImages, HeadersAreCheckedBeforeTheFirstStep) {
   expect_contains(
       load_failure(folder),
       {"5 of 17 images cannot be read: ", "train/cat/empty.jpg: is empty",
-       "train/cat/pipe.jpg: is no file", "dangling.png: is a link to nothing",
+       "train/cat/pipe.jpg: is not a regular file", "dangling.png: is a link to nothing",
        "new\\x0aline.jpg: is a GIF", "photo.webp: is a WebP", "bad images can be left out"});
   const Dataset data = load(folder, {.image_size = 24, .bad_images = BadImages::skip});
   EXPECT_EQ(data.train->count(), 12u);
@@ -652,7 +652,7 @@ TEST(BadImages, BodiesAreNamedOrReplacedByTheNextOfTheClass) {
   const std::vector<std::string> notes = patient.train->take_notes();
   ASSERT_EQ(notes.size(), 3u);  // each once
   expect_contains(notes[0],
-                  {"train/a/2.jpg: is a damaged JPEG", "the next image of its class stands in"});
+                  {"train/a/2.jpg: is a damaged JPEG", "the next image of its class replaces it"});
   EXPECT_TRUE(patient.train->take_notes().empty());
   // The order in which threads find them does not matter.
   const std::vector<float> expected = read_all(*load(folder, skip).train, 1);
@@ -817,7 +817,7 @@ TEST(Pack, DamageIsNamed) {
                       static_cast<void>(data.train->read(i, {}, scratch));
                     }
                   }),
-                  {"b.h5, train/cat/10.jpg: is damaged: it does not have the checksum"});
+                  {"b.h5, train/cat/10.jpg: is damaged: its checksum differs"});
   // Cut off, at any length; and no pack at all.
   for (std::size_t length = 0; length < good.size(); length += good.size() / 19) {
     out.write("c.h5", Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)));
