@@ -26,10 +26,10 @@ struct Bench {
 };
 
 constexpr Bench kBenches[] = {
-    {"layers", "images/s that the network alone trains, on all ranks at once", dp::bench_layers,
+    {"layers", "training speed of the network alone, on all ranks at once", dp::bench_layers,
      dp::bench_layers_help},
-    {"codec", "GB/s of gradients that each codec encodes and decodes, on one core or on a GPU",
-     dp::bench_codec, dp::bench_codec_help},
+    {"codec", "speed of each codec in GB/s, on one core or on a GPU", dp::bench_codec,
+     dp::bench_codec_help},
     {"exchange",
      "time, bandwidths, bytes and errors of topologies and codecs, beside MPI_Allreduce",
      dp::bench_exchange, dp::bench_exchange_help},

@@ -73,12 +73,12 @@ void check_new_files(const dp::Options& options) {
     // A resumed run wrote them earlier.
     if (!options.resume) dp::check_new_file(file.setting, file.path);
     if (dp::is_same_file(file.path, options.log)) {
-      dp::throw_error(dp::ErrorKind::usage, "{} {}: is the log's name, too; give another",
+      dp::throw_error(dp::ErrorKind::usage, "{} {}: is also the name of the log; give another",
                       dp::kDptrainNames.option_of(file.setting), file.path);
     }
   }
   if (options.trace != "none" && dp::is_same_file(options.trace, options.export_file)) {
-    dp::throw_error(dp::ErrorKind::usage, "--export {}: is the name of --trace, too; give another",
+    dp::throw_error(dp::ErrorKind::usage, "--export {}: is also the name of --trace; give another",
                     options.export_file);
   }
 }
@@ -94,8 +94,7 @@ void check_event_folder(const dp::Options& options) {
 // In a resumed run the trace of an earlier start stays as it is.
 void leave_earlier_trace(dp::Options& options) {
   if (!options.resume || options.trace == "none" || !std::filesystem::exists(options.trace)) return;
-  std::fprintf(stderr, "dptrain: --trace %s: is there already, and stays as it is\n",
-               options.trace.c_str());
+  std::fprintf(stderr, "dptrain: --trace %s: exists already and is kept\n", options.trace.c_str());
   options.trace = "none";
 }
 

@@ -21,14 +21,12 @@ namespace {
 
 constexpr const char* kHelp =
     "dptrain-pack FOLDER FILE.h5 [options]: makes one file of a folder of images.\n"
-    "\n"
-    "  dptrain-pack photos photos.h5\n"
+    "\n  dptrain-pack photos photos.h5\n"
     "  dptrain --dataset folder --data-dir photos.h5\n"
-    "\n"
-    "FOLDER is what dptrain's --data-dir takes for --dataset folder: train and val (or\n"
+    "\nFOLDER is what dptrain's --data-dir takes for --dataset folder: train and val (or\n"
     "test), or one tree, with a folder of JPEG and PNG images for each class. FILE.h5\n"
     "must not exist yet. It holds the images' files as they are, so that training sees\n"
-    "the same bits as from the folder. Every image is decoded once to see that it can be.\n";
+    "the same bits as from the folder. Every image is decoded once as a check.\n";
 
 void show_progress(std::size_t done, std::size_t all) {
   std::fprintf(stderr, "\r%s of %s images",
@@ -50,10 +48,8 @@ int run(const std::vector<std::string>& arguments) {
   dp::OptionTable table = {
       {"Options",
        {dp::choice_row("bad-images", request.bad_images, {"fail", "skip"},
-                       "what happens if images cannot be read; skip: they are left out and named"),
-        dp::whole_row("threads", threads, {0, 1024},
-                      "number of threads that decode; 0: one for each core that this process may "
-                      "use, within its CPU quota"),
+                       "if an image cannot be read; skip: leave it out and name it"),
+        dp::whole_row("threads", threads, {0, 1024}, "decoding threads; 0: one per usable core"),
         dp::call_row("version", "print the version, then end", [] {}),
         dp::call_row("help", "print this help, then end", [] {})}}};
   if (dp::asks_for(arguments, "--help")) {
@@ -69,7 +65,7 @@ int run(const std::vector<std::string>& arguments) {
   for (const auto& [row, value] : given.options) dp::set_option(*row, value);
   if (given.others.size() != 2) {
     dp::throw_error(dp::ErrorKind::usage,
-                    "needs two names, FOLDER and FILE.h5, and got {}; see dptrain-pack --help",
+                    "needs two names, FOLDER and FILE.h5, but got {}; see dptrain-pack --help",
                     given.others.size());
   }
   request.folder = given.others[0];

@@ -91,7 +91,7 @@ class Supervisor {
         const bool is_by_wish = report.exit_code == 128 + SIGUSR1;
         if (signals > 1 || !report.first_step || is_by_wish) return stop_code();
         if (report.exit_code != static_cast<int>(dp::ErrorKind::stopped)) {
-          say("{}; it is not started again, since it was to stop", what_ended(report));
+          say("{}; it is not restarted, because it was asked to stop", what_ended(report));
         }
         return report.exit_code;
       }
@@ -104,7 +104,7 @@ class Supervisor {
       note_progress(report);
       const std::string what = what_ended(report);
       if (!may_start_again(report)) {
-        say("{}; it is not started again", what);
+        say("{}; it is not restarted", what);
         return report.exit_code;
       }
       if (must_give_up(what)) return report.exit_code;
@@ -160,9 +160,9 @@ class Supervisor {
     }
     const bool is_enough = static_cast<std::int64_t>(hosts.size()) >= options_.min_hosts;
     if (!silent.empty()) {
-      say("no answer from {}; {} of {} hosts are there, {} are needed (--min-hosts){}", silent,
+      say("no answer from {}; {} of {} hosts answer, {} are needed (--min-hosts){}", silent,
           hosts.size(), options_.hosts.size(), options_.min_hosts,
-          is_enough ? "; the run does without the others, with the same global batch" : "");
+          is_enough ? "; the run continues without the others, with the same global batch" : "");
     }
     if (!is_enough) return std::nullopt;
     return hosts;
@@ -199,7 +199,7 @@ class Supervisor {
 
   bool must_give_up(const std::string& what) const {
     if (without_progress_ < options_.max_restarts) return false;
-    say("{}; given up after {} restart{} without progress (--max-restarts)", what,
+    say("{}; giving up after {} restart{} without progress (--max-restarts)", what,
         options_.max_restarts, options_.max_restarts == 1 ? "" : "s");
     return true;
   }
@@ -208,8 +208,7 @@ class Supervisor {
   bool pause(const std::string& what) {
     const double pause_s = pause_after(without_progress_);
     ++without_progress_;
-    say("{}; starts again from the newest checkpoint in {:g} s (restart {}, {} of {} without "
-        "progress)",
+    say("{}; restarts from the newest checkpoint in {:g} s (restart {}, {} of {} without progress)",
         what, pause_s, ++restarts_, without_progress_, options_.max_restarts);
     return sleep(pause_s);
   }
@@ -220,7 +219,7 @@ class Supervisor {
     const double pause_s = pause_after(waits_++);
     progress_.state = "waits for hosts";
     status_.update(progress_);
-    say("too few hosts answer; they are asked again in {:g} s", pause_s);
+    say("too few hosts answer; asking again in {:g} s", pause_s);
     return sleep(pause_s);
   }
 
@@ -237,7 +236,7 @@ class Supervisor {
 
   [[nodiscard]] int stop_code() {
     if (signals_.count() > 1) return 128 + signals_.last();
-    say("stopped on request while no step was running; the same command with --resume goes on");
+    say("stopped on request while no step was running; the same command with --resume continues");
     return static_cast<int>(dp::ErrorKind::stopped);
   }
 
@@ -246,7 +245,7 @@ class Supervisor {
     recoveries_s_.push_back(seconds_since(*down_since_));
     down_since_.reset();
     const std::int64_t ranks = dp::ranks_on(options_, hosts);
-    say("training goes on with step {}{}, {:.1f} s after the end of the run before", steps,
+    say("training continues with step {}{}, {:.1f} s after the previous run ended", steps,
         ranks > 0 ? fmt::format(" on {} ranks", ranks) : "", recoveries_s_.back());
   }
 

@@ -109,7 +109,7 @@ const RateReport& GradientSync::rate_report() const {
 void GradientSync::set_mean_bits(double bits) {
   if (!governor_ || !governor_->has_mean_bits()) {
     throw SettingError(Setting{"codec"}, options_.compress.text,
-                       "has no number of bits that could be set; allowed: ecq:bits=");
+                       "has no bits= to change; allowed: ecq:bits=");
   }
   governor_->set_mean_bits(bits);
 }
@@ -156,9 +156,7 @@ void GradientSync::change_loss_scale(double factor) {
   }
   const auto as_float = static_cast<float>(factor);
   if (!(as_float > 0.0f) || !std::isfinite(as_float)) {
-    throw_error(ErrorKind::usage,
-                "a loss scale cannot become {} times as large; allowed: a finite number above 0",
-                factor);
+    throw_error(ErrorKind::usage, "loss scale factor {}: must be a finite number above 0", factor);
   }
   if (factor == 1.0) return;
   if (!buckets_.empty()) reducer_->scale_memory(as_float);
@@ -261,8 +259,8 @@ void GradientSync::choose_tensor_codecs(std::vector<TensorSlot>& tensors) const 
     if (dp::has_rate(codec) || exchange_kind(codec).has_momentum ||
         !suitable_topology(codec, options_.ranks).empty()) {
       throw_error(ErrorKind::usage,
-                  "{}={}: is no codec for single tensors; allowed: none, bf16, fp16, q8, q4 and "
-                  "others that need neither a rate nor a topology of their own",
+                  "{}={}: not allowed for single tensors; allowed: none, bf16, fp16, q8, q4 and "
+                  "other codecs without a rate or a topology of their own",
                   pattern, codec.text());
     }
     bool is_used = false;
@@ -273,7 +271,7 @@ void GradientSync::choose_tensor_codecs(std::vector<TensorSlot>& tensors) const 
     }
     if (is_used) continue;
     const std::string why = fmt::format(
-        "no tensor of the model has such a name; the first ones are {}, {}", tensors.front().name,
+        "matches no tensor of the model; its first tensors are {}, {}", tensors.front().name,
         tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
     if (codec.is_exact()) throw SettingError(Setting{"exact tensors"}, pattern, why);
     throw_error(ErrorKind::usage, "{}={}: {}", pattern, codec.text(), why);
@@ -297,7 +295,7 @@ double GradientSync::take_velocities() {
         spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
     if (!spec.feedback) {
       throw SettingError(Setting{"codec"}, options_.compress.text,
-                         "velocity= gathers what is not sent in the residual; allowed: ef=on");
+                         "velocity= needs error feedback; allowed: ef=on");
     }
   }
   if (!has_velocity) return 1.0;
@@ -315,12 +313,12 @@ double GradientSync::take_velocities() {
 void GradientSync::check_momentum() const {
   if (options_.has_nesterov) {
     throw SettingError(Setting{"codec"}, options_.compress.text,
-                       "dgc has a momentum of its own; allowed: Nesterov's momentum off",
+                       "dgc applies its own momentum; allowed: Nesterov's momentum off",
                        ErrorKind::usage, Setting{"Nesterov's momentum"});
   }
   if (!options_.compress.codec.feedback) {
     throw SettingError(Setting{"codec"}, options_.compress.text,
-                       "dgc gathers what it does not send in the residual; allowed: ef=on");
+                       "dgc needs error feedback; allowed: ef=on");
   }
 }
 

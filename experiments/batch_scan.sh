@@ -11,7 +11,7 @@ second of which counts, and prints what it took. The scan ends where the memory 
 device is full, and says what would have fitted, or where the batch is the whole data set.
 
   --out FOLDER   what the runs print and their logs (default: batch-scan). A scan that was
-                 stopped goes on where it was; a run that is there already is not repeated
+                 stopped goes on where it was; a run that exists already is not repeated
   --first N      the first batch size, per rank (default: 32)
   --ranks N      ranks; N batches are computed at once (default: 1)
 

@@ -14,7 +14,7 @@ FOLDER (default: data), checks its MD5 sum and unpacks it there. Then
     dptrain --dataset cifar10 --data-dir FOLDER
 
 trains on it. A download that was cut off goes on where it ended; a data set that
-is there already is left alone. Needs curl or wget, tar, gzip and md5sum.
+exists already is left alone. Needs curl or wget, tar, gzip and md5sum.
 
 Without a network: fetch the archive on another machine, put it into FOLDER, and
 run this again; it is then only verified and unpacked. A mirror can be named by

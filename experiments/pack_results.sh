@@ -31,7 +31,7 @@ case $out in ?*.tar.xz) ;; *) die "$out: must end in .tar.xz" ;; esac
 [ -d "$(dirname "$out")" ] || die "$out: there is no folder $(dirname "$out")"
 link=$(find "$folder/" -name '.?*' -prune -o -type l -print -quit)
 [ -z "$link" ] || die "$link: is a symbolic link; an archive has files, so put the file itself there"
-for path in "$out" "$out.sha256"; do [ ! -e "$path" ] && [ ! -L "$path" ] || die "$path: is there already; it is not overwritten"; done
+for path in "$out" "$out.sha256"; do [ ! -e "$path" ] && [ ! -L "$path" ] || die "$path: exists already; it is not overwritten"; done
 
 scratch=$(mktemp -d "$(dirname "$out")/.pack-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT

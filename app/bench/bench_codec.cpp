@@ -267,15 +267,15 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
     } else if (find_codec(entry.spec.name)->is_exchange) {
       std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
     } else {
-      std::printf("%-*s has no form for a GPU\n", width, entry.text.c_str());
+      std::printf("%-*s does not run on a GPU\n", width, entry.text.c_str());
     }
   }
   if (codecs.empty()) return;
 
   std::printf(
-      "one segment of %.0f MB, its payload on the GPU; GB/s of float, and what its kernels read "
-      "and\n"
-      "write of the copy's bandwidth; best of %d\n",
+      "one segment of %.0f MB, its payload on the GPU; GB/s of float, and its kernels' memory "
+      "traffic\n"
+      "in per cent of the copy's bandwidth; best of %d\n",
       static_cast<double>(n) * 4e-6, kLargeRuns);
   print_head(width, "GB/s     of copy");
   for (const auto& [name, codec] : codecs) {
@@ -298,8 +298,8 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
   }
 
   std::printf(
-      "\nsegments of 256 KiB, their payloads in host memory, with starting and waiting; best of "
-      "%d\n",
+      "\nsegments of 256 KiB, their payloads in host memory, including launches and waits; best "
+      "of %d\n",
       kRuns);
   print_head(width, "GB/s          us");
   for (const auto& [name, codec] : codecs) {
@@ -338,7 +338,7 @@ BenchUsage usage(CodecBenchOptions& options) {
               "coarsely as the bits need.\n",
           .codecs = codec_help(),
           .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
-                              "where to compute; auto: on a GPU if there is one"),
+                              "the device; auto: a GPU if there is one"),
                    std::move(size)}};
 }
 
@@ -364,8 +364,7 @@ void bench_codec(const std::vector<std::string>& arguments, Communicator& comm) 
   Entries entries;
   together(comm, kDpbenchNames, [&] {
     if (options.has_size && options.device == Where::cpu) {
-      throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
-                  options.size_mb);
+      throw_error(ErrorKind::usage, "--mb {}: only with --device cuda or auto", options.size_mb);
     }
     entries = entries_of(specs);
   });

@@ -86,7 +86,7 @@ OptionRow topologies_row(std::vector<std::string>& topologies) {
       fmt::format("all, or one or more of {} joined by commas", fmt::join(known, ", "));
   return {.name = "topology",
           .placeholder = "NAME,...",
-          .help = "which topologies are measured: " + allowed,
+          .help = "topologies to measure: " + allowed,
           .allowed = allowed,
           .set =
               [&topologies, known, allowed](std::string_view text) {
@@ -114,29 +114,23 @@ BenchUsage usage(ExchangeBenchOptions& options) {
       .rows = {
           topologies_row(options.topologies), sizes_row(options.sizes_mb),
           real_row("bucket-mb", options.bucket_mb, kSizes,
-                   "cut the gradient into buckets of this size, in 10^6 bytes of fp32; 0: do not"),
-          whole_row("repeats", options.repeats, {1, 10000},
-                    "number of measurements, of two exchanges each"),
-          rate_row(
-              "throttle", options.throttle,
-              "limit what each rank sends and what it receives to this rate, such as 100mbit or "
-              "1gbit; off: no limit"),
-          whole_row(
-              "ranks-per-host", options.ranks_per_host, {0, 100000},
-              "for the hierarchical topology: pretend that this number of ranks shares a host; "
-              "0: as it really is"),
+                   "bucket size in 10^6 bytes of fp32; 0: the whole gradient"),
+          whole_row("repeats", options.repeats, {1, 10000}, "measurements, of two exchanges each"),
+          rate_row("throttle", options.throttle,
+                   "limit each rank's sending and receiving rate; off: no limit"),
+          whole_row("ranks-per-host", options.ranks_per_host, {0, 100000},
+                    "treat every N ranks as one host (hierarchical); 0: the real hosts"),
           on_off_row("allreduce", options.has_allreduce, "also measure MPI_Allreduce"),
           whole_row("segment-kb", options.segment_kb, {1, 65536},
-                    "size of a segment, the part of a chunk that is sent at once, in KiB of fp32"),
+                    "size of a segment, the pipelined part of a chunk, in KiB of fp32"),
           whole_row("window", options.window, {1, 1024},
-                    "number of segments of a bucket that are on the wire at the same time"),
+                    "segments of a bucket in flight at the same time"),
           whole_row("buckets-in-flight", options.buckets_in_flight, {1, 1024},
-                    "number of buckets that are exchanged at the same time"),
+                    "buckets exchanged at the same time"),
           whole_row("sleep-us", options.sleep_us, {0, 100000},
-                    "pause before the reducer looks at the network again, in microseconds; 0: the "
-                    "pause follows from the traffic"),
+                    "the reducer's pause between polls, in microseconds; 0: by the traffic"),
           whole_row("codec-threads", options.codec_threads, {0, CodecThreads::kMost},
-                    "number of threads per rank that encode; 0: a quarter of its cores")}};
+                    "encoding threads per rank; 0: a quarter of its cores")}};
 }
 
 // The named codecs, or all.

@@ -33,34 +33,30 @@ struct LayerBenchOptions {
 const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16"};
 
 BenchUsage usage(LayerBenchOptions& options) {
-  return {
-      .name = "layers",
-      .other_words = "",
-      .help =
-          "Measures how many images/s the network alone can train, without data and\n"
-          "exchange. All ranks compute at the same time, and the sum is printed.\n",
-      .rows = {
-          name_row("model", options.model, "model", net::model_names(), "the network to train"),
-          whole_row("image-size", options.image_size, {1, 4096},
-                    "height and width of the images; the networks in ImageNet form are for 224 "
-                    "(Inception v4: 299)"),
-          whole_row("classes", options.classes, {2, 1000000}, "number of classes"),
-          whole_row("batch", options.batch, {1, 65536}, "number of images per rank and step"),
-          whole_row("threads", options.threads, {0, 1024},
-                    "number of compute threads per rank; 0: the rank's share of the host's cores"),
-          choice_row("device", options.device, {"auto", "cpu", "cuda"},
-                     "where to compute; auto: on a GPU if there is one"),
-          choice_row("precision", options.precision, kPrecisions,
-                     "arithmetic of the layers; tf32 is for GPUs only"),
-          whole_row("steps", options.steps, {1, 100000}, "number of steps that are timed"),
-          on_off_row("autotune", options.autotune,
-                     "how algorithms are chosen; on: by measurement; off: by a fixed rule"),
-          flag_row("verbose", options.verbose,
-                   "also print the device and the algorithm of every layer"),
-          flag_row(
-              "detail", options.detail,
-              "also print every layer's time beside the processor's speed, on rank 0; CPUs only, "
-              "since a GPU runs layers after they are called")}};
+  return {.name = "layers",
+          .other_words = "",
+          .help =
+              "Measures the training speed of the network alone in images/s, without data and\n"
+              "exchange. All ranks compute at the same time; prints the sum.\n",
+          .rows = {
+              name_row("model", options.model, "model", net::model_names(), "the network to train"),
+              whole_row("image-size", options.image_size, {1, 4096},
+                        "height and width of the images; ImageNet's are 224 (Inception v4: 299)"),
+              whole_row("classes", options.classes, {2, 1000000}, "number of classes"),
+              whole_row("batch", options.batch, {1, 65536}, "images per rank and step"),
+              whole_row("threads", options.threads, {0, 1024},
+                        "compute threads per rank; 0: its share of the cores"),
+              choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                         "the device; auto: a GPU if there is one"),
+              choice_row("precision", options.precision, kPrecisions,
+                         "arithmetic of the layers; tf32 is for GPUs only"),
+              whole_row("steps", options.steps, {1, 100000}, "timed steps"),
+              on_off_row("autotune", options.autotune,
+                         "how algorithms are chosen; on: by measurement; off: by a fixed rule"),
+              flag_row("verbose", options.verbose,
+                       "also print the device and the algorithm of every layer"),
+              flag_row("detail", options.detail,
+                       "also print each layer's time and speed on rank 0 (CPUs only)")}};
 }
 
 }  // namespace
@@ -91,8 +87,8 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
     const bool has_tf32 = options.precision == Options::Precision::tf32;
     if (!is_gpu && has_tf32) {
       throw_error(ErrorKind::device,
-                  "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: "
-                  "fp32, bf16");
+                  "--precision tf32: not available on a CPU; allowed with --device cpu: fp32, "
+                  "bf16");
     }
     device = make_device({.kind = is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                           .threads = share.threads,
@@ -107,7 +103,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
     }
     if (is_gpu && options.detail) {
       throw_error(ErrorKind::device,
-                  "--detail: a GPU's layers are not timed; allowed with it: --device cpu");
+                  "--detail: only with --device cpu; a GPU's layers are not timed");
     }
     net::Graph graph = net::make_model(options.model, input);
     if (options.detail) {

@@ -49,39 +49,39 @@ constexpr std::int64_t kWarmUp = 3;  // steps that are not counted
 BenchUsage usage(StepBenchOptions& options) {
   std::vector<std::string> known;
   for (const Topology& topology : topology_list()) known.emplace_back(topology.name);
-  return {.name = "step",
-          .other_words = "[CODEC...]",
-          .help =
-              "Times training steps whose computation is a sleep, so that the exchange of many\n"
-              "hosts can be measured on few cores, beside the time that --plan predicts for it.\n"
-              "Start it with mpirun. CODEC is what dptrain's --compress takes; without any: none,\n"
-              "q8 and ecq:bits=0.35.\n",
-          .codecs = codec_help(),
-          .rows = {
-              name_row("model", options.model, "model", net::model_names(),
-                       "the network whose gradients are exchanged, of images of 32 x 32"),
-              real_row("compute-ms", options.compute_ms, {.least = 0, .most = 1e6},
-                       "how long each rank sleeps in a step: a third of it forward, the rest "
-                       "backward, in which gradients become final as the layers' arithmetic says"),
-              whole_row("steps", options.steps, {1, 100000}, "number of steps that are timed"),
-              {.name = "topology",
-               .placeholder = "NAME,...",
-               .help = "which topologies are measured, joined by commas",
-               .allowed = joined_choices(known),
-               .range = {},
-               .set =
-                   [&options, known](std::string_view text) {
-                     options.topologies = split_at_commas(text);
-                     for (const std::string& name : options.topologies) {
-                       if (std::ranges::find(known, name) != known.end()) continue;
-                       throw_error(ErrorKind::usage, "--topology {}: must be {}, joined by commas",
-                                   shown(text), joined_choices(known));
-                     }
-                   },
-               .get = [&options] { return fmt::format("{}", fmt::join(options.topologies, ",")); }},
-              rate_row("throttle", options.throttle,
-                       "limit what each rank sends and what it receives to this rate"),
-              on_off_row("predict", options.has_prediction, "also print the predicted time")}};
+  return {
+      .name = "step",
+      .other_words = "[CODEC...]",
+      .help =
+          "Times training steps whose computation is a sleep, so that the exchange of many\n"
+          "hosts can be measured on few cores, beside the time that --plan predicts for it.\n"
+          "Start it with mpirun. CODEC is what dptrain's --compress takes; without any: none,\n"
+          "q8 and ecq:bits=0.35.\n",
+      .codecs = codec_help(),
+      .rows = {
+          name_row("model", options.model, "model", net::model_names(),
+                   "the network whose gradients are exchanged (32 x 32 images)"),
+          real_row("compute-ms", options.compute_ms, {.least = 0, .most = 1e6},
+                   "each rank's sleep in a step: a third forward, the rest backward, where "
+                   "gradients become final in proportion to the layers' arithmetic"),
+          whole_row("steps", options.steps, {1, 100000}, "timed steps"),
+          {.name = "topology",
+           .placeholder = "NAME,...",
+           .help = "topologies to measure, joined by commas",
+           .allowed = joined_choices(known),
+           .range = {},
+           .set =
+               [&options, known](std::string_view text) {
+                 options.topologies = split_at_commas(text);
+                 for (const std::string& name : options.topologies) {
+                   if (std::ranges::find(known, name) != known.end()) continue;
+                   throw_error(ErrorKind::usage, "--topology {}: must be {}, joined by commas",
+                               shown(text), joined_choices(known));
+                 }
+               },
+           .get = [&options] { return fmt::format("{}", fmt::join(options.topologies, ",")); }},
+          rate_row("throttle", options.throttle, "limit each rank's sending and receiving rate"),
+          on_off_row("predict", options.has_prediction, "also print the predicted time")}};
 }
 
 struct Result {

@@ -103,8 +103,8 @@ std::string LayerDetail::table(Device& device) {
   line(all);
   return text + fmt::format(
                     "  100 %: a 1x1 convolution of 512 channels, {:.0f} GFLOP/s here. Operations "
-                    "are those of a direct\n"
-                    "  convolution; Winograd does a quarter of the multiplications, so it can "
+                    "are counted as for direct\n"
+                    "  convolution; Winograd needs a quarter of the multiplications, so it can "
                     "exceed 100 %.\n",
                     peak * 1e-9);
 }

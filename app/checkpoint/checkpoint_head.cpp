@@ -69,8 +69,7 @@ void CheckpointHead::set_owner(const ShardFile& part) {
 void CheckpointHead::check_owner(const ShardFile& part) const {
   if (!has_owner()) return;
   if (number("format") > kHeadFormat) {
-    throw_error(ErrorKind::data,
-                "was written by a later dptrain: its format is {}, allowed here: 1 to {}",
+    throw_error(ErrorKind::data, "was written by a newer dptrain: format {}; allowed here: 1 to {}",
                 number("format"), kHeadFormat);
   }
   CheckpointHead wanted;

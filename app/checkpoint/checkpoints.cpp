@@ -211,9 +211,8 @@ void Checkpoints::look_for_late_ranks(const std::vector<Report>& reports, bool i
   if (std::exchange(pending_->is_told_late, true) || rank_ != 0) return;
   options_.warn(fmt::format(
       "the checkpoint of step {} is not complete: {}; {}", pending_->id.step, late,
-      is_at_end
-          ? "the end of the run waits for it"
-          : "training goes on, but without another checkpoint until then: look at that disk"));
+      is_at_end ? "the end of the run waits for it"
+                : "training goes on, without another checkpoint until then: check that disk"));
 }
 
 void Checkpoints::tell_failures() {
@@ -235,7 +234,7 @@ void Checkpoints::tell_failures() {
     const std::string more =
         others == 0 ? "" : fmt::format(" and {} other rank{}", others, others == 1 ? "" : "s");
     options_.warn(fmt::format(
-        "no checkpoint can be written: rank {} on {}{}: {}; training goes on without it", r,
+        "the checkpoint could not be written: rank {} on {}{}: {}; training goes on without it", r,
         hosts_[r], more, failures[r]));
   }
 }

@@ -27,10 +27,8 @@ constexpr std::array<std::string_view, 32> kFree = {
     "tensorboard",  "planned-ranks"};
 
 constexpr const char* kMayChange =
-    "--epochs, milestones=, --shares, the number of ranks, and whatever is about the machine, the "
-    "network's "
-    "time, logs, "
-    "traces and checkpoints";
+    "--epochs, milestones=, --shares, the number of ranks, and options of the machine, the "
+    "network's timing, logs, traces and checkpoints";
 
 bool is_in(std::string_view name, std::span<const std::string_view> list) {
   return std::ranges::find(list, name) != list.end();
@@ -97,8 +95,8 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
       continue;
     }
     throw_error(ErrorKind::usage,
-                "--{} {}: the run in --checkpoint {} was begun with {}, and would not be the same "
-                "run any more; what may change: {}",
+                "--{} {}: the run in --checkpoint {} was begun with {}, so it would become "
+                "another run; allowed changes: {}",
                 name, named(value), options.checkpoint, named(earlier->second), kMayChange);
   }
   return told;
@@ -115,17 +113,16 @@ std::vector<std::string> compare_facts(const CheckpointHead& head, const Options
   };
   if (fact("data_hash") != fact_then("data_hash")) {
     throw_error(ErrorKind::data,
-                "--data-dir {}: the data are not those with which the run in --checkpoint {} was "
-                "begun (hash {} instead of {}): bring the same files back, or begin another run in "
-                "another folder",
+                "--data-dir {}: the run in --checkpoint {} was begun with other data (hash {} "
+                "instead of {}): restore the files, or begin a new run in another folder",
                 named(options.data_dir), options.checkpoint, fact("data_hash"),
                 fact_then("data_hash"));
   }
   if (fact("build") != fact_then("build") && !options.accept_build) {
     throw_error(ErrorKind::usage,
-                "--resume: the checkpoint in {} was written by dptrain {}, and this is dptrain {}, "
-                "which may compute other bits; use the same build, or --accept-build to go on "
-                "with this one",
+                "--resume: the checkpoint in {} was written by dptrain {}, and this is dptrain "
+                "{}, which may compute other bits; use the same build, or continue with "
+                "--accept-build",
                 options.checkpoint, fact_then("build"), fact("build"));
   }
   const auto tell = [&](const char* name, const char* what) {

@@ -147,8 +147,7 @@ class PartReader {
       // Treated like a missing file.
     }
     std::fprintf(stderr,
-                 "dptrain: %s is lost or damaged: the log begins again, without the epochs so "
-                 "far\n",
+                 "dptrain: %s is lost or damaged: a new log begins, without the earlier epochs\n",
                  path(log_name_of(id)).c_str());
     return {};
   }
@@ -179,8 +178,8 @@ void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;
     throw SettingError(Setting{"checkpoint"}, options.checkpoint,
-                       "holds checkpoints, and none of them can be read; --resume would begin at "
-                       "the start and remove them: mend or remove them, or give another folder",
+                       "holds checkpoints, but none can be read; --resume would start anew and "
+                       "remove them: repair or remove them, or give another folder",
                        ErrorKind::data);
   });
 }
@@ -230,7 +229,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
         has_failed = true;
         inventory->remove(choice.id(), rank, static_cast<int>(holder));
         if (!told.insert(comm.hosts()[holder] + message).second) continue;
-        std::fprintf(stderr, "dptrain: on %s:%s; it counts as not there\n",
+        std::fprintf(stderr, "dptrain: on %s:%s; it counts as missing\n",
                      comm.hosts()[holder].c_str(), message.c_str());
       }
     }
@@ -241,8 +240,8 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
       is_good = false;
       inventory->remove(choice.id());
       std::fprintf(stderr,
-                   "dptrain: in the checkpoint of step %llu the replicas differ; it counts as not "
-                   "there\n",
+                   "dptrain: in the checkpoint of step %llu the replicas differ; it counts as "
+                   "missing\n",
                    static_cast<unsigned long long>(choice.id().step));
     }
     if (comm.all_gather(std::uint8_t{is_good}).front() != 0) return choice;
@@ -339,8 +338,8 @@ std::optional<ResumePoint> find_resume_point(const Options& options, Communicato
   together(comm, kDptrainNames, [&] {
     if (options.resume || list_shards(options.checkpoint).empty()) return;
     throw SettingError(Setting{"checkpoint"}, options.checkpoint,
-                       "holds the checkpoints of another run: give --resume to go on with that "
-                       "run, or another folder",
+                       "holds the checkpoints of another run: continue it with --resume, or give "
+                       "another folder",
                        ErrorKind::data);
   });
   if (!options.resume) return std::nullopt;

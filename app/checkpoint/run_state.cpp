@@ -28,7 +28,7 @@ std::string mismatch(const Shard& shard, const std::string& name, std::size_t ne
   const auto bytes = shard.find(name);
   if (!bytes) return fmt::format("{}: has no entry {}", shard.name(), name);
   if (bytes->size() == needed) return {};
-  return fmt::format("{}: its entry {} has {} bytes, and {} are needed", shard.name(), name,
+  return fmt::format("{}: its entry {} has {} bytes instead of {}", shard.name(), name,
                      bytes->size(), needed);
 }
 
@@ -60,7 +60,9 @@ std::vector<std::byte> merged(const StateBlock& block, const std::vector<const S
       if constexpr (std::is_floating_point_v<Number>) {
         sums[i] += number;
       } else if (__builtin_add_overflow(sums[i], number, &sums[i])) {
-        throw_error(ErrorKind::data, "{}: its entry {} is too large to be added to that of others",
+        throw_error(ErrorKind::data,
+                    "{}: its entry {} is too large to be added to the other "
+                    "parts' entries",
                     shard->name(), block.name);
       }
     }
@@ -202,7 +204,7 @@ std::vector<std::string> restore_state(Device& device, const StateList& list,
   for (const ShardEntry& entry : sources.replicated->entries()) {
     if (listed.contains(entry.name)) continue;
     if (sources.is_same_run) {
-      throw_error(ErrorKind::data, "{}: its entry {} has no place in this run",
+      throw_error(ErrorKind::data, "{}: its entry {} is unknown to this run",
                   sources.replicated->name(), entry.name);
     }
     unused.insert(entry.name);

@@ -221,8 +221,7 @@ class Attempt {
     if (has_been_killed_for_silence_) {
       report_.why = fmt::format("no sign of life for {:g} s", request_.silence_s);
     } else if (has_been_killed_late_ && said_end_) {
-      report_.why =
-          fmt::format("exit code {}, after which mpirun has not ended by itself", *said_end_);
+      report_.why = fmt::format("exit code {}, but mpirun did not end by itself", *said_end_);
     } else if (is_signal) {
       report_.why = "mpirun was killed by " + signal_text(WTERMSIG(status));
     } else if (report_.exit_code > 128) {

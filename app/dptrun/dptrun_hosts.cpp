@@ -28,7 +28,7 @@ constexpr std::size_t kMostHostfile_bytes = 4 << 20;
 
 void add(std::vector<RunHost>& hosts, const std::string& option, const RunHost& host) {
   if (host.name.empty() || host.name.front() == '-') {
-    throw_error(ErrorKind::usage, "{}: {} is no host's name", option,
+    throw_error(ErrorKind::usage, "{}: {} is not a host name", option,
                 host.name.empty() ? "an empty word" : shown(host.name));
   }
   for (const RunHost& other : hosts) {

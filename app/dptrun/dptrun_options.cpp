@@ -26,21 +26,18 @@ namespace {
 constexpr const char* kHelp =
     "dptrun [options] -- dptrain ... --checkpoint DIR ...: trains until it is done.\n"
     "dptrun status: prints the hosts, shares, step, speed and time left of your runs here.\n"
-    "\n"
-    "  dptrun -np 4 -- dptrain --data-dir data --checkpoint checkpoints\n"
+    "\n  dptrun -np 4 -- dptrain --data-dir data --checkpoint checkpoints\n"
     "  dptrun --host a:2,b:2 -- dptrain --compress q8 --checkpoint checkpoints\n"
-    "\n"
-    "Starts dptrain by mpirun. If a rank, a host, the network or mpirun fails, it starts it\n"
-    "again from the newest checkpoint (--resume), without hosts that do not answer. Hosts\n"
-    "that answer again, and lines that come into the hostfile or leave it, change the run's\n"
-    "hosts after a checkpoint (--join-after).\n"
-    "\n"
-    "Ctrl-C and SIGTERM end the run after the running step, or round, with a checkpoint and exit\n"
-    "code 75; the same command with --resume goes on. The second one ends it at once.\n"
-    "\n"
-    "It starts dptrain again after exit code 4, after signals and when mpirun fails, once\n"
-    "after exit codes 5 and 70, and never after 2, 3 and 75. Its own exit code is that of\n"
-    "the last run, or 128 + the signal's number after a second signal.\n";
+    "\nStarts dptrain with mpirun. If a rank, a host, the network or mpirun fails, dptrun\n"
+    "restarts it from the newest checkpoint (--resume), without hosts that do not answer.\n"
+    "Hosts that answer again, and changes of the hostfile, change the run's hosts after a\n"
+    "checkpoint (--join-after).\n"
+    "\nCtrl-C and SIGTERM end the run after the current step, or round, with a checkpoint and "
+    "exit\n"
+    "code 75; the same command with --resume continues. A second one ends it at once.\n"
+    "\ndptrun restarts dptrain after exit code 4, after signals and if mpirun fails, once\n"
+    "after exit codes 5 and 70, and never after 2, 3 and 75. Its own exit code is the last\n"
+    "run's, or 128 + the signal's number after a second signal.\n";
 
 struct Texts {
   std::string host, hostfile, signal, mpirun;
@@ -60,40 +57,35 @@ int parse_signal(std::string_view text) {
 
 OptionTable table_of(DptrunOptions& options, Texts& texts) {
   OptionRow ranks = whole_row("np", options.ranks, {0, 65536},
-                              "number of ranks; without it one for each slot of the hosts, or what "
-                              "mpirun chooses");
+                              "ranks; if not given, one per slot of the hosts, or mpirun's choice");
   ranks.shown_default = "not set";
   OptionRow silence =
       real_row("silence", options.silence_s, {.least = 0, .most = 1e6},
-               "seconds without a sign of life after which a run counts as dead; 0: "
-               "twice dptrain's --comm-timeout, and at least a minute");
+               "a run is dead after this many seconds without a sign of life; 0: twice dptrain's "
+               "--comm-timeout, at least a minute");
   return {
       {"Ranks and hosts",
        {std::move(ranks),
         text_row("host", texts.host, "NAME:N,...", "NAME:N,NAME:N,...",
-                 "hosts and how many ranks each of them takes"),
+                 "hosts, and the number of ranks that each takes"),
         text_row("hostfile", texts.hostfile, "FILE", "a path",
-                 "the same from a file, a line for each: NAME slots=N"),
+                 "the same from a file, one line per host: NAME slots=N"),
         real_row("join-after", options.join_after_s, {.least = 0, .most = 1e6},
-                 "how often, in seconds, the hostfile is read again and hosts that the run does "
-                 "without are asked, while it trains; if the hosts change, it writes a checkpoint "
-                 "and starts again with them; 0: never"),
+                 "seconds between looks for hosts that come or go; if they change, the run writes "
+                 "a checkpoint and restarts with them; 0: never"),
         whole_row("min-hosts", options.min_hosts, {1, 65536},
-                  "the run goes on with so many hosts, if the others do not answer; with fewer it "
-                  "waits for them"),
+                  "fewest hosts with which the run continues; with fewer it waits"),
         text_row("agent", options.agent, "COMMAND", "a command",
-                 "how other hosts are asked and reached: COMMAND HOST WORDS...; mpirun gets it as "
-                 "its plm_rsh_agent"),
+                 "the command that reaches hosts (COMMAND HOST WORDS...), also for mpirun"),
         text_row("mpirun", texts.mpirun, "ARGUMENTS", "words with blanks between them",
                  "more arguments for mpirun, such as --mpirun=\"--mca btl_tcp_if_include eth0\""),
         flag_row("oversubscribe", options.oversubscribe, "allow more ranks than cores")}},
       {"Restarts",
        {whole_row("max-restarts", options.max_restarts, {0, 1000000},
-                  "number of restarts without progress, one after the other, before it gives up; "
-                  "a run that begins further on than the one before has made progress"),
+                  "restarts in a row without a newer checkpoint before dptrun gives up"),
         std::move(silence),
         text_row("signal", texts.signal, "NAME", "HUP, TERM, USR1, USR2 or XCPU",
-                 "one more signal that asks the run to stop, such as Slurm sends before the end "
+                 "one more signal that asks the run to stop, such as Slurm's before a job ends "
                  "(sbatch --signal=B:USR1@60)"),
         call_row("version", "print the version, then end", [] {}),
         call_row("help", "print this help, then end", [] {})}}};
@@ -118,8 +110,8 @@ std::optional<std::string> value_in(const std::vector<std::string>& command,
   if (!file) return std::nullopt;
   if (is_pipe(*file)) {
     throw_error(ErrorKind::usage,
-                "--config {}: is a pipe, and every start of the run reads the "
-                "configuration; must be the path of a file",
+                "--config {}: is a pipe, but every restart reads the configuration again; must be "
+                "the path of a file",
                 shown(*file));
   }
   std::optional<std::string> value;
@@ -207,7 +199,7 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
   const std::string folder = value_in(options.command, "checkpoint").value_or("");
   if (folder.empty() || folder == "none") {
     throw_error(ErrorKind::usage,
-                "dptrain needs --checkpoint DIR, or a run that dies would begin at its beginning");
+                "dptrain needs --checkpoint DIR, so that a run that dies can continue");
   }
   options.command.front() = program_of(options.command.front());
   return options;

@@ -191,7 +191,7 @@ std::string status_table() {
     } catch (const Error&) {  // of another version
     }
   }
-  return table.empty() ? "no dptrun of yours is under way on this host\n" : table;
+  return table.empty() ? "no dptrun of yours is running on this host\n" : table;
 }
 
 }  // namespace dp

@@ -35,7 +35,8 @@ namespace {
 
 constexpr std::array kRemoved = {
     RemovedOption{"plan-accuracy",
-                  "experiments/README.md has the losses of studies, dpreport those of your runs"}};
+                  "experiments/README.md has the losses of the studies; dpreport shows your runs' "
+                  "losses"}};
 
 // Options under construction: the table, the values so far and where each came from.
 class Builder {
@@ -158,7 +159,7 @@ void Builder::read_config(const std::string& text, const std::string& source) {
                   command_line().did_you_mean(line.name, ""));
     }
     if (!row->is_setting) {
-      throw_error(ErrorKind::usage, "{}: {}: belongs on the command line, not into a file",
+      throw_error(ErrorKind::usage, "{}: {}: belongs on the command line, not in a file",
                   line.where, line.name);
     }
     const auto [before, is_first] = seen.emplace(line.name, line.where);
@@ -218,7 +219,7 @@ void Builder::resolve_dataset() {
   const bool is_synthetic = is_given("dataset") && options_.is_synthetic();
   if (is_synthetic && is_given("data-dir") && kind == folder) {
     throw_error(ErrorKind::usage,
-                "--dataset synthetic: is built in and reads no files; leave --data-dir {} out",
+                "--dataset synthetic: is built in and reads no files; leave out --data-dir {}",
                 shown(options_.data_dir));
   }
   if (is_synthetic && kind > folder) {
@@ -228,7 +229,7 @@ void Builder::resolve_dataset() {
       throw_error(ErrorKind::usage, "--dataset {}: needs --data-dir, the path of a folder with {}",
                   options_.dataset,
                   options_.is_folder()
-                      ? "a folder of images for each class, or of a pack"
+                      ? "one folder of images per class, or of a pack"
                       : "its files; " + shipped_script("get_cifar.sh") + " brings them");
     }
     options_.dataset = "synthetic";
@@ -287,7 +288,7 @@ void Builder::resolve_sync_bn() {
   if (!options_.sync_bn || options_.exchange) return;
   if (layer_of("sync-bn") >= layer_of("exchange")) {
     throw_error(ErrorKind::usage,
-                "--sync-bn on: not with --exchange off, which trains a model on each rank alone");
+                "--sync-bn on: not with --exchange off, with which each rank trains its own model");
   }
   options_.sync_bn = false;
 }
@@ -305,8 +306,8 @@ void Builder::resolve_shares() {
   if (layer_of("shares") >= layer_of(other_name)) {
     throw_error(
         ErrorKind::usage,
-        "--shares {}: not with {}, where each rank takes steps of its own; allowed with it: "
-        "even, auto (which is even then)",
+        "--shares {}: not with {}, with which each rank takes its own steps; allowed: even, auto "
+        "(which is then even)",
         options_.shares.given, other);
   }
   options_.shares = ShareChoice::even();
@@ -330,8 +331,8 @@ void Builder::resolve_init() {
   if (options_.epochs > 0) return;
   if (options_.init == "none") {
     throw_error(ErrorKind::usage,
-                "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for "
-                "training at least 1");
+                "--epochs 0: evaluates the weights of --init FILE.h5, which is missing; to train, "
+                "give at least 1");
   }
   for (const char* name : {"export", "trace", "tensorboard", "log", "checkpoint"}) {
     const std::string value = row_of(name).get();
@@ -374,7 +375,7 @@ std::vector<std::string> Options::warnings() const {
                [&](double milestone) { return milestone >= static_cast<double>(epochs); });
   if (!late.empty()) {
     lines.push_back(fmt::format(
-        "--lr-schedule step:milestones={}: the run ends after {} epoch{}, so that {} has no effect",
+        "--lr-schedule step:milestones={}: the run ends after {} epoch{}, so {} has no effect",
         fmt::join(lr_milestones, "/"), epochs, epochs == 1 ? "" : "s", fmt::join(late, "/")));
   }
   return lines;

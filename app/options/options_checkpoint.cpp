@@ -40,22 +40,19 @@ std::vector<OptionRow> checkpoint_rows(Options& options) {
           "with --checkpoint: how often, with its unit, such as 1epoch, 500steps, 30s, 10min or "
           "2h; the end of the run gets one in any case"),
       whole_row("checkpoint-keep", options.checkpoint_keep, {1, 1'000'000},
-                "with --checkpoint: how many checkpoints are kept; older ones are removed"),
+                "number of checkpoints to keep; older ones are removed"),
       flag_row("resume", options.resume,
-               "with --checkpoint: go on from the newest checkpoint that is complete, and begin "
-               "from the start if there is none"),
+               "continue from the newest complete checkpoint, if there is one"),
       flag_row("accept-build", options.accept_build,
-               "with --resume: go on although another build of dptrain wrote the checkpoint, "
-               "which may have computed other bits")};
+               "with --resume: accept another build's checkpoint; bits may differ")};
   for (OptionRow& row : rows) {
     row.only_with = {.option = "checkpoint", .others = {"none"}, .words = "--checkpoint DIR"};
   }
   rows.back().only_with = {.option = "resume", .values = {"on"}, .words = "--resume"};
   rows.insert(rows.begin(),
               text_row("checkpoint", options.checkpoint, "DIR", "the path of a folder or none",
-                       "write checkpoints into this folder, from which a run that has died goes on "
-                       "bit for bit; every rank writes its own on its own host, so that the hosts "
-                       "need no common disk; none: no checkpoints"));
+                       "write checkpoints into this folder of each rank's host; none: no "
+                       "checkpoints"));
   return rows;
 }
 

@@ -52,7 +52,7 @@ std::vector<ConfigLine> parse_config_lines(const std::string& text, const std::s
     const std::string where = fmt::format("{}:{}", source, ++number);
     if (line.empty() || line.front() == ';') continue;
     if (line.front() == '[') {
-      throw_error(ErrorKind::usage, "{}: {}: there are no sections here; write 'name = value'",
+      throw_error(ErrorKind::usage, "{}: {}: sections are not supported; write 'name = value'",
                   where, shown(line));
     }
     const std::size_t equals = line.find('=');

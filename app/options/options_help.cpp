@@ -25,7 +25,7 @@ NamedTexts exit_codes() {
           entry(ErrorKind::communication, "a rank is silent or lost, or MPI fails"),
           entry(ErrorKind::device, "no such device, not enough memory, unsupported precision"),
           entry(ErrorKind::internal, "a mistake in dptrain: please report it"),
-          entry(ErrorKind::stopped, "stopped on request after a checkpoint: --resume goes on"),
+          entry(ErrorKind::stopped, "stopped on request after a checkpoint: --resume continues"),
           {"130, 138, 143", "stopped at once by a second Ctrl-C (SIGINT), SIGUSR1 or SIGTERM"}};
 }
 
@@ -39,11 +39,11 @@ NamedTexts own_images() {
        "with the label, 0 to 9, and 3,072 bytes of pixels: 32 rows of 32 red values, then green, "
        "then blue"},
       {"100 classes",
-       "the files train.bin and test.bin; a record has one more byte in front, 0 to 19, that is "
-       "not used, and labels are 0 to 99"},
+       "the files train.bin and test.bin; a record begins with one more byte, 0 to 19, which is "
+       "not used; labels are 0 to 99"},
       {"10 or 100",
-       "a file is nothing but records, any number of them; pixels are normalised with CIFAR-10's "
-       "or CIFAR-100's mean and standard deviation, if --mean and --std do not say otherwise"}};
+       "a file consists of any number of records; pixels are normalised with CIFAR-10's or "
+       "CIFAR-100's mean and standard deviation, unless --mean and --std are given"}};
 }
 
 constexpr const char* kIntroduction =
@@ -80,7 +80,7 @@ constexpr CommonOption kCommon[] = {
     {"plan", "", "predict a step's time with each codec, then end"},
     {"log", "FILE.h5", "the run's log; auto: dptrain-DATE-TIME.h5"},
     {"config", "FILE", "read options from this INI file"},
-    {"help", "[all|TOPIC]", "print all options, or those of a topic"}};
+    {"help", "[all|TOPIC]", "print all options, or a topic's"}};
 
 OptionGroup common_options(const OptionTable& table) {
   OptionGroup common = {"Options that most runs need", {}};
@@ -141,9 +141,9 @@ std::string help_text(const OptionContext& context, const std::string& topic) {
     append_entries(out, "Codecs, for --compress", context.codecs);
     append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
   }
-  if (shows("data")) append_entries(out, "Own images, for --data-dir", own_images());
+  if (shows("data")) append_entries(out, "Your images, for --data-dir", own_images());
   if (shows("output")) {
-    append_entries(out, "Exit codes (under mpirun its own, mostly these)", exit_codes());
+    append_entries(out, "Exit codes (mpirun mostly returns the same)", exit_codes());
   }
   return without_trailing_blanks(out.substr(out.starts_with('\n') ? 1 : 0));
 }

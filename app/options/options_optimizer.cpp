@@ -64,9 +64,9 @@ OptionRow lookahead_row(Options& options) {
   return {.name = "lookahead",
           .placeholder = "N:X|off",
           .help =
-              "Lookahead: after every N steps slow weights move by the share X towards the trained "
-              "ones, which are then set to the slow ones; the slow ones are evaluated; N:ramp: "
-              "the share 1 - 0.95^N t^3, t from 0 to 1 during the run",
+              "Lookahead: every N steps, slow weights move by the fraction X towards the trained "
+              "weights, which restart from them; the slow weights are evaluated; N:ramp: X = 1 - "
+              "0.95^N t^3, t from 0 to 1 over the run",
           .allowed = allowed,
           .set =
               [=, &options](std::string_view value) {
@@ -106,57 +106,50 @@ std::vector<OptionRow> keys_of_optimizers(Options& options) {
       key_of(adam, real_row("epsilon", options.epsilon, kAboveZero,
                             "added to the root of the mean square")),
       key_of(lars, real_row("trust", options.lars_trust, kAboveZero,
-                            "the length of a matrix's step, as a share of the matrix's norm, "
-                            "at a learning rate of 1")),
+                            "step length as a fraction of a matrix's norm, at learning rate 1")),
       key_of(muon, real_row("lr", options.muon_lr, kRate,
-                            "learning rate of its matrices, which follows the schedule of "
-                            "--lr")),
+                            "learning rate of its matrices; follows --lr-schedule")),
       key_of(muon, real_row("momentum", options.muon_momentum, kShare, "momentum of its matrices")),
       key_of(muon, on_off_row("linear", options.muon_linear,
-                              "linear layers' weights are among its matrices, too"))};
+                              "treat linear layers' weights as its matrices, too"))};
 }
 
 }  // namespace
 
 std::vector<OptionRow> optimizer_rows(Options& options) {
   OptionRow lr = real_row("lr", options.lr, kRate,
-                          "the learning rate, or the highest one of the schedule; without this "
-                          "option 0.001 for adam and adamw, and 2 for lars",
+                          "the highest learning rate of the run; if not given, 0.001 for adam and "
+                          "adamw, 2 for lars",
                           "0.2");
   OptionRow decay = real_row("weight-decay", options.weight_decay, {.least = 0, .most = 1},
-                             "L2 penalty: this multiple of the weights is added to their gradient; "
-                             "adamw takes it off the weights instead; without this option 0 for "
-                             "adam and 0.01 for adamw");
+                             "weight decay, added to the gradient (adamw: subtracted from the "
+                             "weights); if not given, 0 for adam, 0.01 for adamw");
   return {
       keyed_row(choice_row("optimizer", options.optimizer, kNames,
-                           "the rule that updates the weights; muon: kernels of convolutions by "
-                           "Muon, all other weights by SGD"),
+                           "the optimiser; muon: Muon for convolution kernels, SGD for the rest"),
                 keys_of_optimizers, options),
       std::move(lr),
       only_with(
           {.option = "optimizer", .values = {"sgd", "lars", "muon"}},
           real_row("momentum", options.momentum, kShare, "momentum of sgd, lars and muon's SGD")),
-      only_with({.option = "optimizer", .values = {"sgd", "muon"}},
-                on_off_row("nesterov", options.nesterov,
-                           "use Nesterov's form of SGD's momentum; always on with muon, unless "
-                           "given")),
+      only_with(
+          {.option = "optimizer", .values = {"sgd", "muon"}},
+          on_off_row("nesterov", options.nesterov, "Nesterov momentum; on with muon unless given")),
       std::move(decay),
       text_row("no-decay", options.no_decay, "NAME,...", "bn, bias or names with * and ?",
-               "tensors without weight decay: bn (weights and biases of BatchNorm), bias (of all "
-               "layers) or names with * and ?, joined by commas"),
+               "tensors without weight decay: bn (all of BatchNorm), bias (of all layers) or "
+               "names with * and ?"),
       factors_row("lr-factors", options.lr_factors,
-                  "factors of the learning rate for some tensors, such as 'bias=2,linear.*=0.5'; "
-                  "the first name that fits counts"),
+                  "learning-rate factors by tensor, such as 'bias=2,linear.*=0.5'; the first "
+                  "match counts"),
       factors_row("decay-factors", options.decay_factors,
-                  "factors of the weight decay for some tensors, in the same way"),
+                  "weight-decay factors by tensor, in the same form"),
       real_row("label-smoothing", options.label_smoothing, kShare,
-               "share of each target that is spread evenly over all classes; the training loss "
-               "is with it, the test loss without"),
+               "fraction of each target spread over all classes in training"),
       real_row("clip-norm", options.clip_norm, {.least = 0, .most = 1e6},
-               "scale a gradient down to this L2 norm if it is longer; 0: never"),
+               "clip the gradient to this L2 norm; 0: off"),
       real_row("ema", options.ema, kShare,
-               "evaluate an exponential average of the weights instead of the weights; after each "
-               "step it keeps this share of itself; 0: off"),
+               "evaluate an exponential average of the weights with this decay; 0: off"),
       lookahead_row(options)};
 }
 

@@ -19,9 +19,7 @@ OptionRow trace_steps_row(Options& options) {
   return {
       .name = "trace-steps",
       .placeholder = "FIRST:COUNT",
-      .help =
-          "the steps that --trace shows: COUNT steps after the first FIRST ones; without "
-          "this option 5:20",
+      .help = "steps in --trace: COUNT steps after the first FIRST; if not given, 5:20",
       .allowed = allowed,
       .range = fmt::format("COUNT: {}", kCount.text()),
       .only_with = {.option = "trace", .others = {"none"}, .words = "--trace FILE.json"},
@@ -44,29 +42,23 @@ OptionRow trace_steps_row(Options& options) {
 std::vector<OptionRow> output_rows(Options& options) {
   return {
       text_row("log", options.log, "FILE.h5", "a path, auto or none",
-               "the file of the run's log, which must not exist yet; auto: "
-               "dptrain-DATE-TIME.h5 in the current folder; none: no log"),
-      whole_row("log-steps", options.log_steps, {0, kMany},
-                "log a row every N steps; 0: only one row per epoch"),
+               "the run's log, a new file; auto: dptrain-DATE-TIME.h5; none: no log"),
+      whole_row("log-steps", options.log_steps, {0, kMany}, "log every N-th step; 0: epochs only"),
       text_row("export", options.export_file, "FILE.h5", "a path or none",
-               "write the weights after each epoch to a file, which must not exist yet, under "
-               "the names that PyTorch gives them; it holds those of the last epoch and those of "
-               "the epoch with the best test accuracy; none: no file"),
+               "write the last and the best weights after each epoch to a new file, with "
+               "PyTorch's names; none: no file"),
       text_row("trace", options.trace, "FILE.json", "a path or none",
-               "write a file, which must not exist yet, that shows in ui.perfetto.dev or "
-               "chrome://tracing when each rank computes layers (on a GPU only the parts of "
-               "a step), runs codecs and waits; none: no file"),
+               "write a timeline of all ranks to a new file, for ui.perfetto.dev or "
+               "chrome://tracing; none: no file"),
       trace_steps_row(options),
       text_row("tensorboard", options.tensorboard, "DIR", "the path of a folder or none",
-               "write the numbers of each epoch, and of the steps that the log has, into a "
-               "folder for this run, for TensorBoard; none: no such files"),
+               "write TensorBoard events of epochs and logged steps into this folder; none: no "
+               "events"),
       flag_row("quiet", options.quiet,
-               "print nothing but warnings, errors and, with --epochs 0, the result"),
-      flag_row("verbose", options.verbose, "print also a line for each checkpoint"),
+               "print only warnings, errors and, with --epochs 0, the result"),
+      flag_row("verbose", options.verbose, "also print a line for each checkpoint"),
       choice_row("progress", options.progress, {"text", "json"},
-                 "what a training run prints on standard output; text: lines and tables for "
-                 "people; json: one JSON object a line for each event (start, epoch, warning, "
-                 "checkpoint, end, ...), for programs")};
+                 "form of the output; text: for people; json: one object per event and line")};
 }
 
 void resolve_output(Options& options, const LayerOf& layer_of) {

@@ -114,10 +114,8 @@ OptionRow plan_row(const OptionContext& context, Options& options) {
       .name = "plan",
       .placeholder = "[key=value,...]",
       .help =
-          "compute a few steps of this run, measure codecs and the network, predict from that how "
-          "long a step takes with other codecs, topologies, ranks and links, rank them in tables "
-          "by "
-          "time and bytes, then end; a list a/b gives a table for each choice",
+          "predict a step's time with other codecs, topologies, ranks and links from a few steps "
+          "of this run, print tables ranked by time and bytes, then end; a/b is a list of choices",
       .allowed = "on, or key=value,...",
       .has_optional_value = true,
       .set =
@@ -130,19 +128,16 @@ OptionRow plan_row(const OptionContext& context, Options& options) {
   const auto keys_of = [&context](Options& of) -> std::vector<OptionRow> {
     PlanOptions& plan = of.plan;
     return {counts_row("ranks", plan.ranks, {1, 64},
-                       "numbers of ranks, each on a host of its own; a number that was not started "
-                       "takes its computation from the ranks that were",
+                       "numbers of ranks, each on its own host; computing times are from the "
+                       "ranks that were started",
                        "the ranks that were started"),
             counts_row("batches", plan.batches, {1, 65536},
-                       "numbers of images per rank and step; times of computation are scaled",
-                       "the run's"),
+                       "images per rank and step; computing times are scaled", "the run's"),
             rates_row(plan.rates),
             real_row("delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
-                     "one-way delay of the links that rates= states, in milliseconds"),
+                     "one-way delay of the links of rates=, in milliseconds"),
             counts_row("sync", plan.sync, {1, 1'000'000},
-                       "numbers of steps between two exchanges, as --sync-every has them; 1: an "
-                       "exchange at every step",
-                       "the run's"),
+                       "steps between two exchanges (--sync-every); 1: every step", "the run's"),
             codecs_row(context, plan.codecs),
             topologies_row(context, plan.topologies)};
   };

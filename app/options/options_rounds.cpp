@@ -13,12 +13,11 @@ namespace {
 std::vector<OptionRow> keys_of_rounds(Options& options) {
   return {
       real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
-               "factor for the mean change of the parameters in a round; 1 without "
-               "outer-momentum takes the mean of the ranks' parameters"),
+               "outer learning rate, for the mean change of a round; 1 without outer-momentum "
+               "averages the ranks' parameters"),
       real_row("outer-momentum", options.outer_momentum,
                {.least = 0, .most = 1, .is_most_allowed = false},
-               "Nesterov's momentum of the mean change, from round to round; DiLoCo has 0.9 "
-               "with outer-lr=0.7"),
+               "outer Nesterov momentum, from round to round; DiLoCo: 0.9 with outer-lr=0.7"),
       whole_row("delay", options.sync_delay, {0, 999'999},
                 "the exchange of a round runs behind this number of steps of the next one, after "
                 "which its result is applied; below H; 0: training waits for it")};
@@ -30,10 +29,10 @@ std::vector<OptionRow> round_rows(Options& options) {
   OptionRow every = parsed_row(
       "sync-every", options.sync_every, parse_round_schedule, "H|auto[:key=value,...]",
       kRoundSchedules,
-      "each rank trains alone for H steps, and then all exchange what their parameters have "
-      "changed by, instead of gradients at every step; off: gradients at every step; auto: as "
-      "off, until an epoch waits for exchanges for a tenth of its time, then the fewest steps that "
-      "hide them, up to max=N (64); from=E: from epoch E on");
+      "rounds of H steps: each rank trains alone, then all exchange the changes of their "
+      "parameters; off: exchange gradients at every step; auto: as off, until an epoch waits for "
+      "exchanges for a tenth of its time, then the shortest rounds that hide them, up to max=N "
+      "(64) steps; from=E: from epoch E on");
   every.has_more_keys = true;  // round_schedule.hpp
   return {keyed_row(std::move(every), keys_of_rounds, options)};
 }

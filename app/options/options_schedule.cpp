@@ -61,16 +61,16 @@ std::vector<OptionRow> keys_of_schedules(Options& options) {
                                 {.least = 0, .most = 1, .is_least_allowed = false},
                                 "factor of the rate at each milestone")),
           key_of(triangular, real_row("start", options.lr_start, kShare,
-                                      "the rate at the start, as a share of --lr")),
+                                      "rate at the start, as a fraction of --lr")),
           key_of(triangular, real_row("peak", options.lr_peak_at, kShare,
-                                      "when the rate is --lr, as a share of the run")),
-          key_of(triangular, real_row("end", options.lr_end, kShare,
-                                      "the rate at the end, as a share of --lr")),
+                                      "when the rate reaches --lr, as a fraction of the run")),
+          key_of(triangular,
+                 real_row("end", options.lr_end, kShare, "rate at the end, as a fraction of --lr")),
           key_of(poly, real_row("power", options.lr_power, {.least = 0, .most = 100},
                                 "the rate falls as (1 - t)^X, t from 0 to 1")),
           key_of({}, choice_row("by", options.lr_interval, {"step", "epoch"},
-                                "the rate changes at every step, or between epochs alone (the rise "
-                                "of --warmup-epochs is by step)"))};
+                                "change the rate at every step, or only between epochs (the "
+                                "warm-up is always by step)"))};
 }
 
 }  // namespace
@@ -79,10 +79,9 @@ OptionRow batch_schedule_row(Options& options) {
   return parsed_row(
       "batch-schedule", options.batch_schedule, parse_batch_schedule, "fixed|dynamic:max=N|E:N,...",
       kBatchSchedules,
-      "how the number of images per step of all ranks changes; dynamic: it grows up to N as the "
-      "training loss falls, by the factor 2^(floor(E0 / E) - 1), with E0 the first epoch's loss "
-      "and E the last one's; E:N: from epoch E on N images; --lr-scaling says how the learning "
-      "rate follows; a batch that does not fit into memory is computed in parts");
+      "how the global batch changes; dynamic: it grows up to N images as the training loss falls, "
+      "by 2^(floor(E0 / E) - 1), E0 the first epoch's loss and E the last one's; E:N: N images "
+      "from epoch E on; --lr-scaling adapts the learning rate");
 }
 
 std::vector<OptionRow> schedule_rows(Options& options) {
@@ -91,12 +90,12 @@ std::vector<OptionRow> schedule_rows(Options& options) {
                            "how the learning rate changes during the run", "onecycle"),
                 keys_of_schedules, options),
       real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
-               "number of epochs at the start in which the learning rate rises; not "
-               "for --lr-schedule onecycle and triangular, which begin with a rise of their own"),
+               "epochs in which the learning rate rises at the start (not with onecycle and "
+               "triangular)"),
       choice_row(
           "lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
-          "multiply --lr by the number of ranks times --accumulate (linear), or by its square "
-          "root (sqrt); with --batch-schedule also by the batch's growth, or by its root")};
+          "multiply --lr by ranks x --accumulate x the batch's growth (linear), or by the square "
+          "root (sqrt)")};
 }
 
 void resolve_schedule(Options& options, const LayerOf& layer_of) {
@@ -113,8 +112,8 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
   if (options.warmup_epochs > 0 && rises_by_itself) {
     if (layer_of("warmup-epochs") >= schedule) {
       throw_error(ErrorKind::usage,
-                  "--warmup-epochs {}: not with --lr-schedule {}, which rises by itself; choose "
-                  "constant, step, cosine or poly",
+                  "--warmup-epochs {}: not with --lr-schedule {}, which has its own warm-up; "
+                  "choose constant, step, cosine or poly",
                   options.warmup_epochs, name);
     }
     options.warmup_epochs = 0;
@@ -127,8 +126,8 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
   if (options.compress_warmup > 0 && options.compress_warmup >= options.epochs) {
     throw_error(
         ErrorKind::usage,
-        "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever sent "
-        "as {}",
+        "--compress-warmup {}: must be below the run's --epochs {}; otherwise nothing is ever "
+        "sent as {}",
         options.compress_warmup, options.epochs, options.compress.text);
   }
 }
@@ -145,12 +144,12 @@ std::vector<std::string> batch_warnings(const Options& options, std::int64_t ran
       if (std::cmp_greater(epoch, options.epochs))
         late.push_back(fmt::format("{}:{}", epoch, batch));
     }
-    if (!late.empty()) why = fmt::format("{}, so that {} has no effect", end, fmt::join(late, ","));
+    if (!late.empty()) why = fmt::format("{}, so {} has no effect", end, fmt::join(late, ","));
   } else if (options.epochs == 1) {
-    why = end + ", so that the batch never grows";
+    why = end + ", so the batch never grows";
   } else if (const auto batch = options.global_batch_of(ranks);
              std::cmp_less_equal(schedule.most, batch)) {
-    why = fmt::format("a step has {} images from the start, so that the batch never grows", batch);
+    why = fmt::format("a step has {} images from the start, so the batch never grows", batch);
   }
   if (why.empty()) return {};
   return {fmt::format("--batch-schedule {}: {}", schedule.given, why)};

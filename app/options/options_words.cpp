@@ -65,8 +65,7 @@ void CommandLine::reject_option(std::string_view name) const {
 GivenWords CommandLine::split(const std::vector<std::string>& arguments) const {
   if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) {
     throw_error(ErrorKind::usage,
-                "--: two dashes alone end the options of some programs, but here every word "
-                "belongs to an option; leave them out");
+                "--: every word must belong to an option; leave these dashes out");
   }
   const po::options_description description = described(table);
   // Unknown options are let through, so that the message about them is ours.

@@ -182,7 +182,8 @@ StateText rows_text(const std::string& name, std::vector<Row>& rows) {
               [&rows, name](const std::string& text) {
                 if (text.size() % sizeof(Row) != 0) {
                   throw_error(ErrorKind::data,
-                              "the checkpoint's entry {} has {} bytes, which are no rows of {}",
+                              "the checkpoint's entry {} has {} bytes, which is not a multiple of "
+                              "{}",
                               name, text.size(), sizeof(Row));
                 }
                 rows.resize(text.size() / sizeof(Row));

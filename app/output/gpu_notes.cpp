@@ -32,9 +32,8 @@ std::string describe_exchange(const GpuFacts& facts) {
   std::string text = "encoded and added by the host's processor";
   const std::string names = host_codecs(facts.codecs);
   if (!names.empty()) {
-    text +=
-        fmt::format(": {} {} no form for GPUs, and one such bucket takes all buckets to the host",
-                    names, names.find(" and ") == std::string::npos ? "has" : "have");
+    text += fmt::format(": {} {} no GPU form, and one such bucket moves all buckets to the host",
+                        names, names.find(" and ") == std::string::npos ? "has" : "have");
   }
   return text + fmt::format("; {} a step go over the bus in each direction",
                             format_bytes(facts.gradient_bytes));
@@ -54,9 +53,8 @@ std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts
   if (facts.keeps_velocities_off) {
     rows.emplace_back(
         "auto",
-        "sends gradients; in a run on CPUs it would send velocities, which learn more "
-        "from the same bits, but cost the host of a GPU more time than the codec "
-        "(auto:velocity=on sends them all the same)");
+        "sends gradients; on CPUs it would send velocities, which learn more from the same bits "
+        "but cost a GPU's host more time than the codec (auto:velocity=on sends them anyway)");
   }
   if (facts.ranks_on_gpu > 1) {
     rows.emplace_back(

@@ -136,7 +136,7 @@ void LogSink::keep_earlier(const std::string& path) const {
   if (path == "auto") return;
   const std::string moved = move_aside(Setting{"log"}, path);
   if (!moved.empty()) {
-    console_.note(fmt::format("the log {} of an earlier start is now {}", path, moved));
+    console_.note(fmt::format("the log {} of an earlier start was renamed {}", path, moved));
   }
 }
 
@@ -242,7 +242,7 @@ void LogSink::save(std::optional<bool> is_finished) {
     with_option_names(kDptrainNames, [&] { is_finished ? log_.close(*is_finished) : log_.save(); });
     saved_epochs_ = done_epochs_;
     if (missing_.note_written(kName)) {
-      console_.warn(fmt::format("the log {} is whole again", log_.path()));
+      console_.warn(fmt::format("the log {} is complete again", log_.path()));
     }
   } catch (const Error& error) {
     missing_.note_missing(kName, error.what(), "training goes on, and the next epoch tries again",
@@ -253,7 +253,7 @@ void LogSink::save(std::optional<bool> is_finished) {
 std::string LogSink::missing_part() const {
   std::error_code ignored;
   if (!std::filesystem::exists(log_.path(), ignored)) return "is missing";
-  if (!saved_epochs_) return "is as an earlier start has left it";
+  if (!saved_epochs_) return "is as an earlier start left it";
   if (*saved_epochs_ < done_epochs_) {
     return fmt::format("has only {} of {} epochs", *saved_epochs_, done_epochs_);
   }

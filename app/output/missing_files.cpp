@@ -20,7 +20,7 @@ std::string MissingFiles::sentence() const {
     files += fmt::format(" {} ({})", file.state ? file.state() : "is missing", file.why);
   }
   if (files.empty()) return {};
-  return "the training is complete, but not all of its files: " + files;
+  return "the training is complete, but some files are not: " + files;
 }
 
 }  // namespace dp

@@ -53,7 +53,7 @@ std::string describe_owners(const RunDescription& run) {
 }
 
 std::string describe_buckets(const RunDescription& run) {
-  if (run.buckets.empty()) return "none, since every rank trains its own model";
+  if (run.buckets.empty()) return "none, because every rank trains its own model";
   std::size_t largest = 0;
   for (const Bucket& bucket : run.buckets) largest = std::max(largest, bucket.elements);
   return fmt::format("{}, the largest with {} of fp32 gradient (a bucket is closed at {})",
@@ -108,7 +108,7 @@ void TextProgress::start(const RunStart& start) {
       "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
       value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run.data->train->count())),
       run.comm->size(), run.comm->size() == 1 ? "" : "s", gradients,
-      o.is_synthetic() ? "\nThese images are drawn by the program. For real ones: " +
+      o.is_synthetic() ? "\nThese images are synthetic. For real images: " +
                              shipped_script("get_cifar.sh") + " cifar10 data, then --data-dir data."
                        : ""));
 
@@ -142,7 +142,7 @@ void TextProgress::start(const RunStart& start) {
       network += fmt::format("; measured: {}, {}", format_bit_rate(8 * run.link.bytes_per_s),
                              format_seconds(run.link.latency_s));
       if (!run.link.is_reliable() && !is_one_host) {
-        network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not become steady)",
+        network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not settle)",
                                100 * run.link.uncertainty);
       }
     }
@@ -172,7 +172,10 @@ void TextProgress::start(const RunStart& start) {
     if (!is_said && !value.empty()) changed.emplace_back("--" + name, value);
   }
   if (!changed.empty()) {
-    console_.settings("options that are not at their defaults (--print-config shows all)", changed);
+    console_.settings(
+        "options that differ from their defaults (--print-config shows "
+        "all)",
+        changed);
   }
 
   if (!run.buckets.empty() && run.comm->size() > 1) {
@@ -208,9 +211,9 @@ void TextProgress::evaluation_start(const RunDescription& run) {
 }
 
 void TextProgress::prediction(const StepForecast& forecast, double bits) {
-  note(fmt::format("prediction: a step takes {}, of which it waits {} for the exchange{}",
+  note(fmt::format("prediction: a step takes {}, including {} waiting for the exchange{}",
                    format_seconds(forecast.step_s), format_seconds(forecast.exposed_s),
-                   std::isnan(bits) ? "" : fmt::format(", at {:.3g} bits a value", bits)));
+                   std::isnan(bits) ? "" : fmt::format(", at {:.3g} bits per value", bits)));
 }
 
 void TextProgress::shares(std::span<const ShareRow> rows, std::string_view why) {
@@ -287,7 +290,7 @@ void TextProgress::cost_table(const TrainingEnd& end) {
          format_percent(row.test_accuracy), format_percent(row.codec_relative_error),
          format_percent(row.delivered_relative_error)});
   }
-  console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
+  console_.table("cost of each epoch (mean over ranks; bytes: sum over ranks)", table);
   const bool has_statistics = std::ranges::any_of(
       end.epochs, [](const EpochRow& row) { return row.times.statistics_bytes > 0; });
   if (has_statistics) {
@@ -298,17 +301,17 @@ void TextProgress::cost_table(const TrainingEnd& end) {
     }
     const auto count = static_cast<double>(end.epochs.size());
     console_.print(fmt::format(
-        "Statistics of all ranks for batch normalisation: {} an epoch, which are not in \"sent\", "
+        "Statistics of all ranks for batch normalisation: {} per epoch, not included in \"sent\", "
         "and {} of \"exposed\".",
         format_bytes(bytes / count), format_seconds(statistics_s / count)));
   }
   if (!end.run.buckets.empty() && end.run.comm->size() > 1) {
     console_.print(
-        "time = compute + exposed + data + other; evaluation is not in it. comm: a bucket was in\n"
-        "flight; exposed: training stood still for it; data: training waited for images.\n"
-        "of fp32: bytes sent, in per cent of what a ring without compression sends.\n"
-        "error: the part of the gradient that encoders left for later steps. sum's error: how far\n"
-        "the delivered sum of one step was from the exact one.");
+        "time = compute + exposed + data + other, without evaluation. comm: a bucket was in\n"
+        "flight; exposed: training waited for the exchange; data: training waited for images.\n"
+        "of fp32: bytes sent, in per cent of a ring without compression.\n"
+        "error: the part of the gradient that encoders left for later steps. sum's error: the\n"
+        "distance of one step's delivered sum from the exact sum.");
   }
 }
 

@@ -35,10 +35,10 @@ std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                                               name_of(buckets, *rate.binding_bucket))
                                 : std::string();
   const std::string link =
-      is_own ? fmt::format("rank 0's link carries {}/s, which hides {:.2g} bits a value {}",
+      is_own ? fmt::format("rank 0's link carries {}/s, which hides {:.2g} bits per value {}",
                            format_bytes(rate.link_bytes_per_s), rate.wished_bits, window.when)
              : fmt::format(
-                   "the slowest link of a rank hides {:.2g} bits a value {} (rank 0's link "
+                   "the slowest link of a rank hides {:.2g} bits per value {} (rank 0's link "
                    "carries {}/s, which hides {:.2g})",
                    rate.wished_bits, window.when, format_bytes(rate.link_bytes_per_s),
                    rate.hidden_bits);
@@ -47,8 +47,10 @@ std::string floor_clash(const RateReport& rate, const RateLimits& limits,
     advice += fmt::format(", or --compress auto:min={:.2g} at the price of accuracy",
                           std::max(limits.least_bits / 2, 0.01));
   }
-  return fmt::format("{}{}. The least, min={:g}, is sent, and training waits for the rest: try {}",
-                     link, place, limits.least_bits, advice);
+  return fmt::format(
+      "{}{}. The minimum, min={:g}, is sent, and training waits for the rest: try "
+      "{}",
+      link, place, limits.least_bits, advice);
 }
 
 std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets) {
@@ -57,9 +59,8 @@ std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buc
                                ? fmt::format(", most in {}", name_of(buckets, *rate.grown_bucket))
                                : std::string();
   return fmt::format(
-      "too much waits in the residual of some rank, more than {:.3g} times what comes in a step "
-      "(growth= of ecq; on rank 0 {:.2g} times{}): {:.2g} times the planned bits are sent until it "
-      "is less",
+      "the residual of some rank is too large, more than {:.3g} times a step's values (growth= of "
+      "ecq; on rank 0 {:.2g} times{}): {:.2g} times the planned bits are sent until it shrinks",
       rate.most_growth, rate.residual_growth, most, rate.guard_factor);
 }
 
@@ -79,15 +80,15 @@ void RunWarnings::note_skipped_step(std::uint64_t global_step, const std::string
 void RunWarnings::note_skipped_by_others(std::size_t epoch, std::span<const std::int64_t> steps) {
   for (std::size_t r = 1; r < steps.size(); ++r) {
     if (steps[r] == 0) continue;
-    warn(fmt::format("epoch {}: rank {} has skipped {} step{}, whose gradients were not finite",
+    warn(fmt::format("epoch {}: rank {} skipped {} step{}, because the gradient was not finite",
                      epoch + 1, r, steps[r], steps[r] == 1 ? "" : "s"));
   }
 }
 
 void RunWarnings::note_lost_round(std::uint64_t global_step, const std::string& where) {
   warn(
-      fmt::format("step {}: what the parameters changed by in this round is not finite on "
-                  "{}; all ranks go back to where the round began",
+      fmt::format("step {}: the change of the parameters in this round is not finite on {}; all "
+                  "ranks go back to the start of the round",
                   global_step, where));
 }
 
@@ -105,7 +106,9 @@ void RunWarnings::note_loss(const EpochRow& row) {
                   "--clip-norm 1{}",
                   row.epoch + 1, row.train_loss,
                   before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
-                                    : fmt::format("far above that of guessing ({:.3g})", guessing),
+                                    : fmt::format("far above the loss of guessing "
+                                                  "({:.3g})",
+                                                  guessing),
                   run_.options->compress.codec.is_exact() ? "" : ", or a finer --compress"));
 }
 
@@ -123,8 +126,8 @@ void RunWarnings::note_images(const std::vector<std::string>& notes) {
   }
   if (unnamed > 0) {
     warn(
-        fmt::format("{} more images cannot be decoded; the next ones of their "
-                    "classes stand in for them",
+        fmt::format("{} more images cannot be decoded; the next images of their classes replace "
+                    "them",
                     unnamed));
   }
 }

@@ -138,7 +138,7 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
       notes.push_back(note);
     }
     found.resume =
-        fmt::format("checkpoint: the run goes on from step {}{}{}", point->checkpoint.step,
+        fmt::format("checkpoint: the run continues from step {}{}{}", point->checkpoint.step,
                     notes.empty() ? "" : ", with ", fmt::join(notes, "; "));
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
@@ -163,8 +163,7 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const bool has_delay = options.sync_delay > 0 || options.sync_every.is_auto();
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
   const double only_here =
-      !has_rounds ? 0.0
-                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (has_delay ? 2.0 : 0.0);
+      !has_rounds ? 0.0 : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (has_delay ? 2.0 : 0.0);
   const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
   const double accumulated =
       options.accumulate > 1 || options.batch_schedule.kind != BatchSchedule::Kind::fixed ? 1.0
@@ -214,8 +213,8 @@ TextTable rank_table(const Communicator& comm, const std::vector<RankFacts>& all
     const std::string who = fmt::format("rank {} on host {}", rank, comm.hosts()[rank]);
     if (facts.needed_bytes > facts.free_bytes && facts.free_bytes > 0) {
       found.add(static_cast<int>(ErrorKind::device),
-                fmt::format("memory: {} needs {} and has {}: a smaller --batch-size or --model, or "
-                            "--accumulate",
+                fmt::format("memory: {} needs {} and has {}: try a smaller --batch-size or "
+                            "--model, or --accumulate",
                             who, format_bytes(facts.needed_bytes), format_bytes(facts.free_bytes)));
     }
   }
@@ -382,8 +381,8 @@ int check_run(const Options& options, Communicator& comm) {
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (std::abs(all[rank].clock_s) < kLateClock_s) continue;
       std::printf(
-          "note: the clock of host %s is off by %s: times in logs and names will not fit "
-          "together; training does not mind\n",
+          "note: the clock of host %s is off by %s: times in logs and names will not match; "
+          "training is not affected\n",
           comm.hosts()[rank].c_str(), signed_seconds(all[rank].clock_s).c_str());
     }
     for (const std::string& note : found.notes) std::printf("note: %s\n", note.c_str());

@@ -171,11 +171,10 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
   if (budget.bits_per_value == 0.0) {
-    return "no rate hides behind backward: what is sent in fp32 and the latency alone take longer";
+    return "no rate hides behind backward: the fp32 buckets and the latency alone take longer";
   }
   return fmt::format(
-      "{:.2g} bits a value would hide behind backward on direct (bucket {} of {} "
-      "limits them)",
+      "{:.2g} bits per value would hide behind backward with direct (limited by bucket {} of {})",
       budget.bits_per_value, *budget.binding + 1, choice.buckets.size());
 }
 
@@ -373,13 +372,15 @@ void plan_run(const Options& options, Communicator& comm) {
       std::printf("exchange %s\n", options.sync_every.text().c_str());
     }
     if (most_steps_of_auto(options) > 0) {
-      std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
+      std::printf(
+          "(auto): the rounds that the run would choose after an epoch with an exchange "
+          "at every step\n");
     }
     std::fputs(left_out(options).c_str(), stdout);
     print_plans(options, calibration, facts, measured, images);
     std::printf(
-        "\naccuracy: not predicted; experiments/README.md has the losses of studies by codec, and "
-        "dpreport shows those of your runs\n");
+        "\naccuracy: not predicted; experiments/README.md has the studies' losses by codec, and "
+        "dpreport shows your runs' losses\n");
   });
 }
 

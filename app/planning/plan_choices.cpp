@@ -121,8 +121,8 @@ std::string left_out(const Options& options) {
   }
   if (left == all) {
     throw_error(ErrorKind::usage, "{}",
-                in_rounds > 0 ? "--plan codecs=: dgc and velocity= need an exchange at every step, "
-                                "so not with --sync-every or sync= above 1"
+                in_rounds > 0 ? "--plan codecs=: dgc and velocity= need an exchange at every "
+                                "step; not with --sync-every or sync= above 1"
                               : "--plan topologies=hierarchical: adds in fp32 on a host, which "
                                 "codecs with bits= or error= and auto do not allow; allowed: "
                                 "direct, grid, ring, tree, ps");

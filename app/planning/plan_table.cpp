@@ -54,7 +54,7 @@ std::string quickest_text(const std::vector<PlanRow>& rows) {
   const std::size_t shortest = std::ranges::min_element(rows, {}, &PlanRow::sync_every)->sync_every;
   const PlanRow& quickest = *std::ranges::find(rows, shortest, &PlanRow::sync_every);
   std::string text =
-      fmt::format("{}: {} a step, of which it waits {} for the network", options_of(quickest),
+      fmt::format("{}: {} per step, including {} waiting for the network", options_of(quickest),
                   format_seconds(quickest.step_s), format_seconds(quickest.exposed_s));
   const PlanRow* fullest = &quickest;
   for (const PlanRow& row : rows) {
@@ -64,7 +64,7 @@ std::string quickest_text(const std::vector<PlanRow>& rows) {
     }
   }
   if (fullest != &quickest) {
-    text += fmt::format("; within {:.0f} % of that, {} sends the most ({}, {} a step)",
+    text += fmt::format("; within {:.0f} % of that, {} sends the most ({}, {} per step)",
                         100.0 * (kNearQuickest - 1.0), fullest->codec,
                         format_bytes(fullest->sent_bytes), format_seconds(fullest->step_s));
   }

@@ -58,8 +58,8 @@ void DeviceWatch::main_loop() {
 
 void DeviceWatch::end(const char* what, double waited_s, double patience) {
   const std::string message = fmt::format(
-      "{} has not finished {} in {:.0f} s. Look at nvidia-smi and dmesg (\"Xid\"), or raise {} "
-      "(now {:g} s; the limit here is {:g} times that).",
+      "{} has not finished {} in {:.0f} s. Check nvidia-smi and dmesg (\"Xid\"), or raise {} (now "
+      "{:g} s; the limit here is {:g} times that).",
       options_.gpu, what, waited_s, options_.timeout_option, options_.timeout_s, patience);
   if (options_.on_end) return options_.on_end(message);
   const std::string line = options_.program + ": " + message + "\n";

@@ -98,7 +98,7 @@ void say(int signal, bool at_once) {
   if (log_path.length == 0) {
     line << "there is no log";
   } else {
-    line << "the log " << log_path.view() << " can be read and holds the epochs before";
+    line << "the log " << log_path.view() << " is readable and holds the earlier epochs";
   }
   if (checkpoint_path.length > 0) line << "; checkpoints are in " << checkpoint_path.view();
   line << "\n";

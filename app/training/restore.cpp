@@ -122,8 +122,8 @@ std::vector<std::string> restore_run(Replica& replica, const StateList& list,
   std::vector<std::string> lines;
   if (!point.lost.empty()) {
     lines.push_back(fmt::format(
-        "the part of rank{} {} is lost: what {} had not sent yet counts as zero, and running "
-        "statistics are the mean of the others'",
+        "the part of rank{} {} is lost: values that {} had not sent yet count as zero, and "
+        "running statistics are the mean of the others'",
         point.lost.size() == 1 ? "" : "s", fmt::join(point.lost, ", "),
         point.lost.size() == 1 ? "it" : "they"));
   }

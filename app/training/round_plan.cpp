@@ -45,7 +45,7 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
         .exposed_s =
             sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(last.exchanges, 1)))};
     steps = chosen_steps(measured, schedule_.most_steps);
-    why = fmt::format(": an exchange kept training waiting for {}, and a step computes for {}",
+    why = fmt::format(": training waited {} for an exchange, and a step computes for {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
   }
   if (const auto earlier = steps_of(plan_.choices.round_steps, epoch)) {

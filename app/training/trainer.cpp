@@ -59,7 +59,7 @@ std::string Trainer::run(const std::function<void(Run&, SharePlan&)>& before_fir
   }
   if (checkpoints_) end_checkpoints();
   if (first_epoch > 0 && first_epoch >= run_.plan.schedule.epochs) {
-    recorder_.say(fmt::format("all {} epochs have been trained before", run_.plan.schedule.epochs));
+    recorder_.say(fmt::format("all {} epochs were trained earlier", run_.plan.schedule.epochs));
     if (options_.export_file != "none") {
       tally_.epoch = first_epoch - 1;
       const EvaluationResult result = evaluate(replica_, *run_.test_loader, shares_.now());
@@ -258,7 +258,7 @@ void Trainer::note_exchanges(const SyncResult& result) {
     if (lost.in_a_row < kMostSkippedSteps) continue;
     recorder_.gather_steps();
     throw AgreedError(ErrorKind::data,
-                      fmt::format("what the parameters changed by was not finite in {} rounds in a "
+                      fmt::format("the change of the parameters was not finite in {} rounds in a "
                                   "row, up to step {}: try a smaller --lr or outer-lr=, or "
                                   "--clip-norm",
                                   kMostSkippedSteps, global_step_));
@@ -387,7 +387,7 @@ void Trainer::stop() {
   if (newest) {
     throw AgreedError(ErrorKind::stopped,
                       fmt::format("{}the checkpoint of step {} is in {}: the same command with "
-                                  "--resume goes on from it",
+                                  "--resume continues from it",
                                   stopped, newest->step, options_.checkpoint));
   }
   if (checkpoints_) {
@@ -396,8 +396,8 @@ void Trainer::stop() {
   }
   throw AgreedError(ErrorKind::stopped,
                     stopped +
-                        "no checkpoint was asked for (--checkpoint DIR), so the same command "
-                        "begins again");
+                        "there are no checkpoints (--checkpoint DIR), so the same command starts "
+                        "anew");
 }
 
 }  // namespace dp

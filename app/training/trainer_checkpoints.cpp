@@ -46,7 +46,9 @@ std::size_t Trainer::resume() {
   if (!run_.checkpoint.resume) {
     if (options_.resume) {
       recorder_.say(
-          fmt::format("no checkpoint in {}: the run begins at its start", options_.checkpoint));
+          fmt::format("no checkpoint in {}: the run starts from the "
+                      "beginning",
+                      options_.checkpoint));
     }
     return 0;
   }
@@ -64,8 +66,7 @@ std::size_t Trainer::resume() {
                             options_.checkpoint));
   if (!run_.checkpoint.notes.empty()) {
     recorder_.say(
-        fmt::format("it goes on with {}, so that it is not the run bit for bit that it "
-                    "would have been",
+        fmt::format("it continues with {}, so its bits differ from an uninterrupted run's",
                     fmt::join(run_.checkpoint.notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
@@ -78,8 +79,8 @@ std::size_t Trainer::resume() {
   if (options_.log != "none" && point.log.empty()) {
     recorder_.put_back_epochs();
     recorder_.say(
-        "the log of the run so far is not there: of what was before, the new one has the rows of "
-        "epochs alone");
+        "the log of the run so far is missing: for earlier epochs, the new log has only the rows "
+        "of epochs");
   }
   shares_.restore(point.head, global_step_);
   is_resumed_in_epoch_ = !point.epoch_is_over();
@@ -150,8 +151,8 @@ void Trainer::end_checkpoints() {
   const auto left = checkpoints_->newest();
   const std::string& hanging = checkpoints_->hanging();
   recorder_.note_at_end(
-      (left ? fmt::format("the newest checkpoint in {} is that of step {}, and the "
-                          "run has come to step {}",
+      (left ? fmt::format("the newest checkpoint in {} is from step {}, but the run has reached "
+                          "step {}",
                           options_.checkpoint, left->step, global_step_)
             : fmt::format("there is no complete checkpoint in {}", options_.checkpoint)) +
       (hanging.empty() ? "" : fmt::format(" ({})", hanging)));

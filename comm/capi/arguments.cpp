@@ -61,7 +61,7 @@ void check_optimizer(const dptrain_comm_options& given) {
   check_factor("beta1", given.beta1);
   check_factor("beta2", given.beta2);
   if (!(given.epsilon > 0.0 && std::isfinite(given.epsilon))) {
-    throw_error(ErrorKind::usage, "epsilon must be above 0 and finite, and is {}", given.epsilon);
+    throw_error(ErrorKind::usage, "epsilon {}: must be finite and above 0", given.epsilon);
   }
 }
 
@@ -137,10 +137,10 @@ Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
 void check(const dptrain_comm_options& given) {
   require(given.compress != nullptr, "compress is NULL; it must name a codec, such as q8 or auto");
   if (!(given.timeout_s > 0.0)) {
-    throw_error(ErrorKind::usage, "timeout_s must be more than 0, and is {}", given.timeout_s);
+    throw_error(ErrorKind::usage, "timeout_s {}: must be above 0", given.timeout_s);
   }
   if (!(given.link_bit_per_s >= 0.0 && std::isfinite(given.link_bit_per_s))) {
-    throw_error(ErrorKind::usage, "link_bit_per_s must be 0 or more and finite, and is {}",
+    throw_error(ErrorKind::usage, "link_bit_per_s {}: must be finite and 0 or more",
                 given.link_bit_per_s);
   }
   const CodecSpec codec = parse_compress(given.compress).codec;
@@ -148,7 +148,7 @@ void check(const dptrain_comm_options& given) {
   check_optimizer(given);
   if (exchange_kind(codec).has_momentum) {
     throw_error(ErrorKind::usage,
-                "{} has a momentum of its own; topk sends the same values without it",
+                "{} applies its own momentum; topk sends the same values without momentum",
                 given.compress);
   }
   if (takes_momentum(codec) && given.optimizer == DPTRAIN_COMM_ANY_OPTIMIZER) {
@@ -159,7 +159,7 @@ void check(const dptrain_comm_options& given) {
   if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));
   if (given.shards < 1) throw_error(ErrorKind::usage, "shards 0: must be 1 or more");
   if (given.trace != nullptr && given.shards > 1) {
-    throw_error(ErrorKind::usage, "trace {}: with {} shards there is none", given.trace,
+    throw_error(ErrorKind::usage, "trace {}: not available with {} shards", given.trace,
                 given.shards);
   }
   if (given.trace != nullptr && (given.trace_steps < 1 || given.trace_steps > kMostTracedSteps)) {

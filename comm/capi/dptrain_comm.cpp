@@ -147,7 +147,7 @@ void start(MPI_Comm parent) {
 int dptrain_comm_init() {
   return result_of([] {
     dp::open_standard_streams();
-    require(!process().comm, "dptrain_comm_init was called before");
+    require(!process().comm, "dptrain_comm_init has already been called");
     dp::capi::require_no_child();
     int is_running = 0;
     MPI_Initialized(&is_running);
@@ -167,7 +167,7 @@ int dptrain_comm_init() {
 int dptrain_comm_init_with(std::int32_t fortran_handle) {
   return result_of([fortran_handle] {
     dp::open_standard_streams();
-    require(!process().comm, "dptrain_comm_init was called before");
+    require(!process().comm, "dptrain_comm_init has already been called");
     int is_running = 0;
     MPI_Initialized(&is_running);
     require(is_running != 0, "MPI is not running; dptrain_comm_init starts it");
@@ -177,7 +177,7 @@ int dptrain_comm_init_with(std::int32_t fortran_handle) {
 
 int dptrain_comm_finalize() {
   return result_of([] {
-    require(process().exchanges.empty(), "all exchanges must be destroyed before");
+    require(process().exchanges.empty(), "destroy all exchanges first");
     process().comm.reset();
     process().mpi.reset();
     dp::capi::release_identity();
@@ -211,7 +211,7 @@ int dptrain_comm_broadcast(void* bytes, std::size_t size) {
       communicator().broadcast(text);
     }
     if (text.size() != size) {
-      dp::throw_error(dp::ErrorKind::usage, "rank 0 broadcasts {} bytes, this rank wants {}",
+      dp::throw_error(dp::ErrorKind::usage, "rank 0 broadcasts {} bytes, but this rank expects {}",
                       text.size(), size);
     }
     std::memcpy(bytes, text.data(), size);
@@ -248,7 +248,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     MPI_Query_thread(&threads);
     require(process().exchanges.empty() || threads >= MPI_THREAD_MULTIPLE,
             "there is an exchange already, and MPI was not started for several threads "
-            "(MPI_THREAD_MULTIPLE), which several exchanges need; destroy it before");
+            "(MPI_THREAD_MULTIPLE), which several exchanges need; destroy it first");
     require(
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "
@@ -308,7 +308,8 @@ int dptrain_comm_begin_round(dptrain_comm* exchange, double progress) {
   const int result = result_on(exchange, [](dptrain_comm& it) {
     it.require_step(false);
     for (std::size_t t = 0; t < it.layout.tensors.size(); ++t) {
-      require(!it.sync.has_momentum(t), "velocity= exchanges the optimiser's steps, and no rounds");
+      require(!it.sync.has_momentum(t),
+              "velocity= exchanges the optimiser's steps and cannot be used with rounds");
     }
     if (dp::RateGovernor* const rate = it.sync.governor()) rate->set_round({.number = it.step});
   });
@@ -320,7 +321,7 @@ int dptrain_comm_ready(dptrain_comm* exchange, std::size_t slot) {
     it.require_step(true);
     const std::size_t tensor = it.tensor(slot);
     if (it.is_ready[tensor]) {
-      dp::throw_error(dp::ErrorKind::usage, "slot {} was reported as ready before in this step",
+      dp::throw_error(dp::ErrorKind::usage, "slot {} was already reported as ready in this step",
                       slot);
     }
     it.is_ready[tensor] = true;
@@ -455,8 +456,8 @@ int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size
     it.sync.set_loss_scale(saved ? saved->loss_scale : 1.0);
     if (!saved) {
       std::fprintf(stderr,
-                   "%s: the saved state of rank %d is from an earlier version and does not say "
-                   "whose it is: each rank must load its own\n",
+                   "%s: the saved state of rank %d is from an earlier version and does not name "
+                   "its rank: each rank must load its own\n",
                    kLibrary, dptrain_comm_rank());
     }
   });
@@ -471,10 +472,10 @@ int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
       from.emplace_back(static_cast<const std::byte*>(states[r]), sizes[r]);
     }
     require(count == 1 || it.comm->size() == dptrain_comm_size(),
-            "with shards a state goes on with the same number of ranks only");
+            "with shards a state fits only the same number of ranks");
     require(count == 1 || !it.has_leaders(),
             "with the topology hierarchical, where one rank of a host encodes for all, a state "
-            "goes on with the same number of ranks only");
+            "fits only the same number of ranks");
     it.sync.set_loss_scale(dp::merge_states(it.stateful(it.state()), from).loss_scale);
   });
 }

@@ -99,7 +99,7 @@ void dptrain_comm::agree_on_step() {
   if (other == steps.end()) return;
   const auto begins = [&](std::size_t rank) {
     return steps[rank] == 0 ? fmt::format("rank {} begins at step 0", rank)
-                            : fmt::format("rank {} goes on from step {}", rank, steps[rank]);
+                            : fmt::format("rank {} continues from step {}", rank, steps[rank]);
   };
   dp::throw_error(dp::ErrorKind::data,
                   "{}, {}: every rank must load the state that it has saved at the same step, or "

@@ -41,7 +41,7 @@ class Reader {
 
   std::span<const std::byte> take(std::uint64_t size) {
     if (size > from_.size()) {
-      throw_error(ErrorKind::data, "the saved state of the exchange ends too early");
+      throw_error(ErrorKind::data, "the saved state of the exchange is truncated");
     }
     const std::span<const std::byte> taken = from_.first(size);
     from_ = from_.subspan(size);
@@ -84,8 +84,8 @@ void require_same_rank(const StateOrigin& here, const StateOrigin& saved) {
   if (here.rank == saved.rank && here.ranks == saved.ranks) return;
   throw_error(
       ErrorKind::data,
-      "the saved state of the exchange is that of rank {} of {}, and this is rank {} of {}: "
-      "each rank loads the state that it has saved",
+      "the saved state of the exchange belongs to rank {} of {}, but this is rank {} of {}: "
+      "each rank must load its own state",
       saved.rank, saved.ranks, here.rank, here.ranks);
 }
 
@@ -156,7 +156,8 @@ SavedState read_state(std::span<const std::byte> from) {
   std::string wanted(kMark);
   wanted[kNumberAt] = static_cast<char>('0' + saved.format);
   if (mark != wanted || saved.format < 1 || saved.format > 4) {
-    throw_error(ErrorKind::data, "these {} bytes are no saved state of an exchange", from.size());
+    throw_error(ErrorKind::data, "these {} bytes are not a saved state of an exchange",
+                from.size());
   }
   if (saved.format >= 3) {
     if (!is_intact(from)) {
@@ -179,10 +180,10 @@ SavedState read_state(std::span<const std::byte> from) {
     saved.parts.emplace_back(std::move(name), reader.take(reader.take_number()));
   }
   if (saved.parts.size() != parts) {
-    throw_error(ErrorKind::data, "the saved state of the exchange ends too early");
+    throw_error(ErrorKind::data, "the saved state of the exchange is truncated");
   }
   if (!reader.is_at_end()) {
-    throw_error(ErrorKind::data, "the saved state of the exchange goes on behind its end");
+    throw_error(ErrorKind::data, "the saved state of the exchange has extra bytes at its end");
   }
   return saved;
 }
@@ -290,9 +291,10 @@ void require_mergeable(const StateOrigin& here, const std::vector<SavedState>& s
   for (std::size_t r = 0; r < states.size(); ++r) {
     const SavedState& saved = states[r];
     if (saved.format < 4) {
-      throw_error(ErrorKind::data,
-                  "the saved state of the exchange is of an earlier version and does not say which "
-                  "tensors it has: it fits the same ones, and the same number of ranks, only");
+      throw_error(
+          ErrorKind::data,
+          "the saved state of the exchange is from an earlier version and does not list its "
+          "tensors: it fits only the same tensors and the same number of ranks");
     }
     require_scale(*saved.origin);
     const std::uint64_t of = saved.origin->ranks;
@@ -300,8 +302,8 @@ void require_mergeable(const StateOrigin& here, const std::vector<SavedState>& s
     const bool is_all = states.size() == of && saved.origin->rank == r;
     if (is_own || (is_all && of != here.ranks)) continue;
     throw_error(ErrorKind::data,
-                "state {} of {} is that of rank {} of {}, and this is rank {} of {}; allowed: this "
-                "rank's own alone, or all those of another number of ranks, in their order",
+                "state {} of {} belongs to rank {} of {}, but this is rank {} of {}; allowed: this "
+                "rank's own state, or the states of all ranks of another number of ranks, in order",
                 r, states.size(), saved.origin->rank, of, here.rank, here.ranks);
   }
 }
@@ -363,7 +365,7 @@ std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
 
 StateOrigin merge_states(const StatefulExchange& exchange,
                          std::span<const std::span<const std::byte>> from) {
-  if (from.empty()) throw_error(ErrorKind::usage, "no state to go on from");
+  if (from.empty()) throw_error(ErrorKind::usage, "no state to continue from");
   std::vector<SavedState> states;
   for (const std::span<const std::byte> each : from) states.push_back(read_state(each));
   require_mergeable(exchange.here, states);

@@ -39,7 +39,7 @@ void tell_not_finite(const StepVerdict& verdict, std::uint64_t step, const Layou
   if (dptrain_comm_rank() != 0) return;
   const auto is_bad = [](std::uint64_t place) { return place != kNowhere; };
   const auto first = std::ranges::find_if(places, is_bad);
-  std::string where = "in the sum over ranks, on none alone";
+  std::string where = "in the sum over ranks, but on no single rank";
   if (first != places.end()) {
     where = fmt::format("on rank {}, first in {}", std::distance(places.begin(), first),
                         tensor_at(layout, *first));
@@ -57,7 +57,7 @@ void tell_clamped(const ClampedValues& clamped, std::uint64_t step, const Layout
   const CodecSpec& codec = bucket_at(reducer, clamped.first).codec;
   tell(
       fmt::format("step {}: {} has clamped {} values on rank {} to its largest one, first in {}; "
-                  "what is beyond is {}. A loss scaler does not see this overflow: give it a "
+                  "the excess is {}. A loss scaler does not see this overflow: give it a "
                   "smaller scale, or use bf16. Later such steps are counted, not reported",
                   step + 1, codec.name, clamped.count, dptrain_comm_rank(),
                   tensor_at(layout, clamped.first), codec.feedback ? "sent later" : "lost"));

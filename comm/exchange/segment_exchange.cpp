@@ -253,8 +253,8 @@ void SegmentExchange::check_header(const MessageHeader& got, const MessageHeader
   if (got.has_kind_of(want) && got.stream == want.stream && got.step != want.step) {
     const bool is_first = rank_ < from;
     throw_error(ErrorKind::data,
-                "rank {} goes on from step {}, rank {} from step {}: every rank must load the "
-                "state that it has saved at the same step, or none of them",
+                "rank {} continues from step {}, rank {} from step {}: every rank must load its "
+                "state of the same step, or no rank may load one",
                 is_first ? rank_ : from, is_first ? want.step : got.step, is_first ? from : rank_,
                 is_first ? got.step : want.step);
   }
@@ -349,7 +349,7 @@ std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::communication) throw;
     throw_error(ErrorKind::communication,
-                "rank {} cannot take what rank {} sent for bucket {} in step {}: {}", rank_,
+                "rank {} cannot decode rank {}'s message of bucket {} in step {}: {}", rank_,
                 task.from, setup_.bucket, step_, error.what());
   }
   return {};

@@ -100,7 +100,7 @@ std::string Deadline::name(int rank) const {
 }
 
 std::string Deadline::place(const Whereabouts& where) const {
-  if (where.is_busy != 0) return "it is at work";
+  if (where.is_busy != 0) return "it is busy with work of its own";
   return fmt::format("it is in step {} and has begun {} buckets of it", where.step,
                      where.buckets_begun);
 }
@@ -141,12 +141,12 @@ std::string Deadline::about_link(int silent_rank) const {
       break;
     case LinkFinding::acknowledged:
       return fmt::format(
-          "host {} acknowledges what {} sends, so the process there is stopped or "
+          "host {} acknowledges data from {}, so the process there is stopped or "
           "hangs; ",
           there, here);
     case LinkFinding::one_way:
       return fmt::format(
-          "what {0} sends does not arrive at {1}, although what {1} sends arrives "
+          "data from {0} does not arrive at {1}, although data from {1} arrives "
           "at {0}: the link from {0} to {1} is dead in this direction; ",
           here, there);
     case LinkFinding::nothing:
@@ -188,7 +188,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
   if (silent_ranks > 0) {
     throw SettingError(
         ErrorKind::communication,
-        fmt::format("{} {} been silent for {:.0f} s in {}: {}look whether the host runs and its "
+        fmt::format("{} {} been silent for {:.0f} s in {}: {}check that the host is up and its "
                     "link works, or raise the timeout, now {:g} s",
                     silent, silent_ranks == 1 ? "has" : "have", waited_s, what, link, timeout_s_),
         Setting{"timeout"});
@@ -196,9 +196,9 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
   throw SettingError(
       ErrorKind::communication,
       fmt::format(
-          "{} has made no progress for {:.0f} s, although every rank answers when it is asked; "
-          "{} is the furthest behind: {}; if one step may take so long, raise the timeout, now "
-          "{:g} s (ranks that answer are waited for {:g} times as long; one at work, {:g} times)",
+          "{} has made no progress for {:.0f} s, although every rank answers; "
+          "{} is the furthest behind: {}; if a step may take this long, raise the timeout, now "
+          "{:g} s (for ranks that answer the limit is {:g} timeouts, for a busy one {:g})",
           what, waited_s, name(slowest), place(where), timeout_s_,
           liveness_->patience().with_living, liveness_->patience().with_busy),
       Setting{"timeout"});
@@ -224,12 +224,12 @@ void Deadline::warn(const Whereabouts& mine, const std::string& what) {
   if (!silent.empty()) {
     warned_of_ = silent;
     liveness_->warn(
-        fmt::format("{} does not answer, for {:.0f} s now, in {}; the run waits until "
-                    "{:g} s are over",
+        fmt::format("{} has not answered for {:.0f} s in {}; the run waits until "
+                    "{:g} s have passed",
                     silent, waited_s, what, timeout_s_));
   } else if (slowest != rank_) {
     warned_of_ = name(slowest);
-    liveness_->warn(fmt::format("the other ranks wait for {}, for {:.0f} s now, in {}: {}",
+    liveness_->warn(fmt::format("the other ranks have been waiting for {} for {:.0f} s in {}: {}",
                                 warned_of_, waited_s, what,
                                 place(liveness_->whereabouts(slowest))));
   }
@@ -239,7 +239,7 @@ void Deadline::tell_moved() {
   has_warned_ = false;
   if (warned_of_.empty()) return;
   liveness_->say(
-      fmt::format("{} goes on after {:.0f} s", warned_of_, seconds_since(warned_since_)));
+      fmt::format("{} continues after {:.0f} s", warned_of_, seconds_since(warned_since_)));
 }
 
 }  // namespace dp

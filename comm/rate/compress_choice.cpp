@@ -121,10 +121,10 @@ CompressChoice CompressChoice::for_adam() const {
   if (!is_auto() && !is_fewest) return choice;
   choice.kind = kind == SentKind::velocities ? SentKind::adams_steps : SentKind::adams_gradients;
   if (is_auto() && !has_min_key) {
-    RateLimits& limits = *choice.limits;
-    limits.least_bits = choice.kind == SentKind::adams_steps ? RateLimits::kLeastOfAdamsSteps
-                                                             : RateLimits::kLeastForAdam;
-    if (!limits.allows_dense) limits.least_bits = std::min(limits.least_bits, limits.most_bits);
+    RateLimits& range = *choice.limits;
+    range.least_bits = choice.kind == SentKind::adams_steps ? RateLimits::kLeastOfAdamsSteps
+                                                            : RateLimits::kLeastForAdam;
+    if (!range.allows_dense) range.least_bits = std::min(range.least_bits, range.most_bits);
   }
   choose_codec(choice);
   return choice;

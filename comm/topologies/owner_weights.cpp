@@ -76,7 +76,7 @@ std::vector<std::uint32_t> parse_owner_weights(std::string_view text) {
     std::uint32_t weight = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + colon, weight);
     if (error != std::errc() || end != text.data() + colon || weight > 1000) {
-      throw_error(ErrorKind::data, "'{}' is no weight of an owner", text.substr(0, colon));
+      throw_error(ErrorKind::data, "'{}' is not an owner's weight", text.substr(0, colon));
     }
     weights.push_back(weight);
     sum += weight;

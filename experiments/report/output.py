@@ -33,7 +33,7 @@ def check_file(option: str, path: pathlib.Path) -> None:
 
 def _check_no_log(option: str, path: pathlib.Path, whose: str) -> None:
     if path.suffix in (".h5", ".hdf5"):
-        what = "is there already" if path.exists() else "is the name of a log"
+        what = "exists already" if path.exists() else "is the name of a log"
         raise NotWritable(f"{option}: {path} {what}, so nothing is written there; was {whose} own name forgotten?")
 
 
@@ -42,7 +42,7 @@ def check_new_file(option: str, path: pathlib.Path) -> None:
     _check_no_log(option, path, "the file's")
     _check_folder_of(option, path)
     if os.path.lexists(path):
-        raise NotWritable(f"{option}: {path} is there already and is not overwritten; choose another name")
+        raise NotWritable(f"{option}: {path} exists already and is not overwritten; choose another name")
 
 
 def check_folder(option: str, path: pathlib.Path) -> None:

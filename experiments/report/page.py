@@ -37,6 +37,7 @@ svg.narrow { display: none; max-width: 32rem; }
 .note { color: var(--muted); font-size: 0.85rem; max-width: 48rem; }
 .problems { border-left: 4px solid var(--c2); background: var(--box); padding: 0.5rem 1rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
+.how summary { margin: 0.3rem 0; font: inherit; font-size: 0.85rem; color: var(--muted); }
 @media print {
   svg, tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; } }
 """

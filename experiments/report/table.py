@@ -46,6 +46,19 @@ def epoch(key: str, title: str) -> Column:
     return Column(key, title, lambda number: units.DASH if number is None else units.whole(number + 1), is_count=True)
 
 
+def _note(text: str) -> str:
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
+def _folded_notes(notes: list[str]) -> str:
+    """The first sentence stays below the table; the others are folded."""
+    if not notes:
+        return ""
+    first, *others = re.split(r"(?<=\.) (?=[A-Z])", notes[0], maxsplit=1)
+    rest = "\n".join(_note(text) for text in [*others, *notes[1:]])
+    return _note(first) + (f"\n<details class=\"how\"><summary>How to read this</summary>\n{rest}\n</details>" if rest else "")
+
+
 @dataclass
 class Table:
     key: str
@@ -115,9 +128,9 @@ class Table:
 
         body = "\n".join("<tr>" + "".join(cell(row, c) for c in columns) + "</tr>" for row in self.rows)
         start = '<table class="list">' if is_list else "<table>"
-        notes = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in self.notes)
         if not self.rows:
-            return notes
+            return "\n".join(_note(note) for note in self.notes)
+        notes = _folded_notes(self.notes)
         return (
             f'{said}<div class="wide">{start}\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
             f"\n{notes}")

@@ -106,13 +106,13 @@ std::size_t Shard::end_of_table() const { return kHead + get<std::uint64_t>(file
 void Shard::check_head(std::uint64_t size) const {
   const std::string_view begin(reinterpret_cast<const char*>(file_.data()), file_.size());
   if (!begin.starts_with(kMagic) && !kMagic.starts_with(begin)) {
-    refuse("is not a part of a checkpoint");
+    refuse("is not a checkpoint file");
   }
   if (file_.size() < kHead) refuse(fmt::format("is cut off: {} bytes are left of it", size));
   const auto whole = get<std::uint64_t>(file_, 8), table = get<std::uint64_t>(file_, 16),
              count = get<std::uint64_t>(file_, 24);
   if (whole > size) {
-    refuse(fmt::format("is cut off: {} of {} bytes are left of it", size, whole));
+    refuse(fmt::format("is cut off: only {} of {} bytes are left", size, whole));
   }
   if (whole != size || table > size - kHead || count > table / kRow) refuse(kDamaged);
 }

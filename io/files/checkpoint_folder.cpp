@@ -126,7 +126,7 @@ void prepare_checkpoint_folder(const std::string& folder) {
     try {
       if (made.has_filename()) sync_folder_of(made.string());
     } catch (const Error& error) {
-      refuse(fmt::format("cannot be brought to the disk: {}", error.what()));
+      refuse(fmt::format("cannot be synced to the disk: {}", error.what()));
     }
   }
   if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {

@@ -167,7 +167,8 @@ void Console::epoch(const EpochProgress& p) {
   if (!std::isnan(p.sent_bytes)) text += "  sent " + format_bytes(p.sent_bytes);
   if (!std::isnan(p.exposed_comm_s))
     text += "  exposed communication " + format_seconds(p.exposed_comm_s);
-  if (!std::isnan(p.bits_per_value)) text += fmt::format("  {:.3g} bits a value", p.bits_per_value);
+  if (!std::isnan(p.bits_per_value))
+    text += fmt::format("  {:.3g} bits per value", p.bits_per_value);
   print(text);
 }
 

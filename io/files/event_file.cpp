@@ -113,7 +113,7 @@ void EventFile::make() {
   try {
     static_cast<void>(open_file(path_, O_WRONLY | O_CREAT | O_EXCL, 0666));
   } catch (const Error& reason) {
-    throw_error(ErrorKind::data, "{}: cannot be made: {}", path_, reason.what());
+    throw_error(ErrorKind::data, "{}: cannot be created: {}", path_, reason.what());
   }
   is_made_ = true;
 }

@@ -241,7 +241,8 @@ std::size_t read_whole_attribute(hid_t object, const std::string& name) {
   constexpr double kMost = 0x1p53;  // above it, doubles cannot represent all whole numbers
   const double number = read_number_attribute(object, name);
   if (!(number >= 0.0 && number <= kMost) || number != std::floor(number)) {
-    throw_error(ErrorKind::data, "HDF5: the attribute {} is no count", name);
+    throw_error(ErrorKind::data, "HDF5: the attribute {} is not a whole number of at least 0",
+                name);
   }
   return static_cast<std::size_t>(number);
 }

@@ -78,7 +78,8 @@ void TraceFile::append_header() {
   std::vector<double> errors_us;
   for (const std::int64_t error_ns : info_.clock_errors_ns) errors_us.push_back(us(error_ns));
   fmt::format_to(std::back_inserter(text_),
-                 "\"ranks\":{},\"clock\":\"that of rank 0; those of the others by round trips to "
+                 "\"ranks\":{},\"clock\":\"rank 0's clock; other hosts' clocks were compared with "
+                 "it by round trips to "
                  "it\",\"clock_error_us\":[{:.3f}],\"slices_left_out\":[{}]}},\n\"traceEvents\":[",
                  info_.hosts.size(), fmt::join(errors_us, ","), fmt::join(info_.left_out, ","));
   for (std::size_t rank = 0; rank < info_.hosts.size(); ++rank) {

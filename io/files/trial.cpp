@@ -73,9 +73,9 @@ void try_in_child(const std::string& path, const std::function<void()>& read) {
   }
   if (handle >= 0) ::close(handle);
   if (is_late || (WIFSIGNALED(result) && WTERMSIG(result) == SIGXCPU)) {
-    throw_error(ErrorKind::data, "HDF5: reading does not end");
+    throw_error(ErrorKind::data, "HDF5: reading took too long");
   }
-  if (result != 0) throw_error(ErrorKind::data, "HDF5: reading ends by a fault");
+  if (result != 0) throw_error(ErrorKind::data, "HDF5: reading crashed");
 }
 
 }  // namespace dp

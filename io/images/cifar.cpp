@@ -174,7 +174,7 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
     remedy = Setting{"data set"};
   } else if (is_there(given / layout.python_folder) || is_file(given / "data_batch_1") ||
              (is_file(given / "train") && is_file(given / "meta"))) {
-    hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
+    hint = fmt::format("it seems to hold the Python version; dptrain needs the binary version: {}",
                        how_to_get(layout));
   } else {
     hint = fmt::format("{}; {}", what_is_in(given), how_to_get(layout));
@@ -201,9 +201,9 @@ std::size_t count_records(const fs::path& path, const Layout& layout) {
   const std::size_t record = layout.record_bytes();
   if (bytes == 0 || bytes % record != 0) {
     throw_error(ErrorKind::data,
-                "{}: has {} bytes, which are {} records of {} bytes and {} bytes more; expected at "
+                "{}: has {} bytes: {} records of {} bytes and {} bytes more; expected at "
                 "least one record and no other bytes: the file is cut off or not in the binary "
-                "layout of {} (the real one: {})",
+                "layout of {} (the original: {})",
                 path.string(), bytes, bytes / record, record, bytes % record, layout.title,
                 how_to_get(layout));
   }

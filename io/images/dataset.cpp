@@ -39,7 +39,7 @@ void warn_of_one_class(Dataset& data) {
     if (train.label(i) != train.label(0)) return;
   }
   data.warnings.push_back(
-      fmt::format("every training image is of one class, {}: there is nothing to learn",
+      fmt::format("all training images have the same class, {}: there is nothing to learn",
                   printable(train.class_names()[static_cast<std::size_t>(train.label(0))])));
 }
 

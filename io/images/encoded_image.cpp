@@ -68,7 +68,7 @@ std::string name_markup(std::span<const std::uint8_t> bytes) {
   if (text.starts_with("<?xml")) return "is an XML file";
   const bool is_page = text.starts_with("<html") || text.starts_with("<!doctype") ||
                        text.starts_with("<head") || text.starts_with("<body");
-  return is_page ? "is an HTML page, such as a server sends instead of a file" : "is HTML or XML";
+  return is_page ? "is an HTML page, which a server may send instead of a file" : "is HTML or XML";
 }
 
 constexpr std::ptrdiff_t kMostPointer = 1024;  // bytes, by the specification of Git LFS
@@ -90,7 +90,7 @@ std::string name_other_format(std::span<const std::uint8_t> bytes) {
       what = std::string("is ") + format.what;
     }
   }
-  return (what.empty() ? "is no image" : what) + "; JPEG and PNG are read";
+  return (what.empty() ? "is not an image" : what) + "; only JPEG and PNG are read";
 }
 
 }  // namespace

@@ -89,14 +89,14 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
       } catch (const BadImage& error) {
         if (!is_bad_[chosen].exchange(true)) {
           const std::lock_guard lock(mutex_);
-          notes_.push_back(fmt::format("{}: {}; the next image of its class stands in for it",
+          notes_.push_back(fmt::format("{}: {}; the next image of its class replaces it",
                                        path_of(chosen), error.what()));
         }
       }
     }
     chosen = next_of_class(chosen);
     if (chosen == index) {
-      throw_error(ErrorKind::data, "class {} of {} has no image that can be decoded, {} included",
+      throw_error(ErrorKind::data, "class {} of {} has no image that can be decoded, including {}",
                   printable(class_names()[static_cast<std::size_t>(label(index))]), name(),
                   path_of(index));
     }

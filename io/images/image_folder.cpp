@@ -85,7 +85,7 @@ Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
     if (request.validation_share > 0) {
       throw SettingError(
           Setting{"validation share"}, fmt::format("{}", request.validation_share),
-          fmt::format("the data have test images of their own ({}); leave it out", trees[1].name));
+          fmt::format("the data already have test images ({}); remove this option", trees[1].name));
     }
     Parts parts = {{trees[0], all_of(trees[0])}, {trees[1], all_of(trees[1])}};
     return parts;
@@ -96,7 +96,7 @@ Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
              request.split_seed);
   if (parts.test.members.empty()) {
     throw SettingError(Setting{"data folder"}, printable(request.data_dir),
-                       "every class has a single image, so that none can be spared for testing",
+                       "every class has only one image, so none is left for testing",
                        ErrorKind::data);
   }
   return parts;
@@ -325,8 +325,8 @@ Dataset load_image_folder(const DatasetRequest& request) {
       (request.augment->crop_padding != usual.crop_padding ||
        request.augment->is_reflected != usual.is_reflected)) {
     data.warnings.push_back(fmt::format(
-        "images are padded only where all of them have the network's size, {}x{}; training takes "
-        "random parts of these, which are scaled, and what was said about padding is not used",
+        "images are padded only if all of them have the network's size, {}x{}; training scales "
+        "random parts of these images instead, and the padding options are ignored",
         side, side));
   }
 

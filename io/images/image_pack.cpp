@@ -52,12 +52,12 @@ class PackFile final : public EncodedImages {
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
         throw_error(ErrorKind::data, "{}: cannot be read: {}", name_of(index, image),
-                    got == 0 ? "the file has become shorter" : std::strerror(errno));
+                    got == 0 ? "the file was shortened" : std::strerror(errno));
       }
       at += static_cast<std::size_t>(got);
     }
     if (XXH3_64bits(bytes.data(), bytes.size()) != image.checksum) {
-      throw BadImage("is damaged: it does not have the checksum that the pack has for it");
+      throw BadImage("is damaged: its checksum differs from the pack's");
     }
   }
 
@@ -166,7 +166,7 @@ ImageTree read_part(const std::string& path, hid_t file, const PackPart& part,
         (i == 0 || label[i] >= label[i - 1]) && place[i] <= all_bytes &&
         size[i] <= all_bytes - place[i] && h[0] > 0 && h[1] > 0 && h[0] <= kMostSide &&
         h[1] <= kMostSide && std::uint64_t{h[0]} * h[1] <= kMostPixels && h[2] <= 1;
-    if (!is_right) throw_error(ErrorKind::data, "its entry of image {} makes no sense", i);
+    if (!is_right) throw_error(ErrorKind::data, "its entry for image {} is invalid", i);
     index.images.push_back({.name = name,
                             .place = start + place[i],
                             .checksum = checksum[i],
@@ -186,7 +186,7 @@ std::vector<ImageTree> read_pack(const std::string& path) {
   const H5Handle file = open_hdf5(path);
   if (DP_CHECK_HDF5(H5Aexists(file.get(), "format")) <= 0 ||
       read_text_attribute(file.get(), "format") != kPackFormat) {
-    throw Error(ErrorKind::data, "is an HDF5 file, but no pack that dptrain-pack made");
+    throw Error(ErrorKind::data, "is an HDF5 file, but not a pack made by dptrain-pack");
   }
   const double version = read_number_attribute(file.get(), "format_version");
   if (version != kPackVersion) {
@@ -205,7 +205,7 @@ std::vector<ImageTree> read_pack(const std::string& path) {
                                           : trees.size() == 2 && trees[0].name == "train";
   if (!is_right)
     throw Error(ErrorKind::data,
-                "its parts are not those of a pack: all, train alone, or train with val or test");
+                "must contain the parts of a pack: all, train alone, or train with val or test");
   return trees;
 }
 

@@ -40,7 +40,7 @@ class OpenFile {
     struct stat status = {};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
       ::close(fd_);
-      throw BadImage("is no file");
+      throw BadImage("is not a regular file");
     }
     size_ = static_cast<std::uint64_t>(status.st_size);
   }
@@ -135,7 +135,7 @@ std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::
   std::erase_if(names, [&](const std::string& name) {
     std::set<Place> entered;
     if (has_file(root / name, entered)) return false;
-    notes.push_back(fmt::format("{}: has no file, so it is not taken for a class",
+    notes.push_back(fmt::format("{}: has no files and is not used as a class",
                                 printable((root / name).string())));
     return true;
   });
@@ -205,7 +205,7 @@ class Lister {
     // In a loop of links, the folder is already being listed.
     if (std::find(above_.begin(), above_.end(), place) != above_.end()) {
       loops_.push_back(
-          fmt::format("{}: left out: it leads back to a folder above it", printable(path)));
+          fmt::format("{}: skipped: it leads back to a folder above it", printable(path)));
       return;
     }
     constexpr int kMostDepth = 64;
@@ -301,7 +301,7 @@ void FolderFiles::read(const ImageIndex& index, const IndexedImage& image,
   } catch (const BadImage& error) {  // the image was good when the run began
     throw_error(ErrorKind::data, "{}: {}", printable(path), error.what());
   }
-  throw_error(ErrorKind::data, "{}: has another size than when the run began", printable(path));
+  throw_error(ErrorKind::data, "{}: has changed size since the run began", printable(path));
 }
 
 void FolderFiles::read_header(const ImageIndex& index, IndexedImage& image,
@@ -368,14 +368,14 @@ std::vector<ImageTree> list_image_folder(const std::string& folder) {
     if (!others.empty() && others.size() == class_folders(given).size()) {
       refuse(folder,
              fmt::format("has {}, but no train; the classes' folders of training images belong "
-                         "into train, those of test images into val or test",
+                         "into train, and the folders of test images into val or test",
                          named));
     }
     trees.push_back(list_tree(given, "", nullptr));
     if (!others.empty()) {
       trees.front().notes.push_back(
-          fmt::format("{}: has no train, so that {} {}", printable(folder), named,
-                      others.size() == 1 ? "is taken for a class" : "are taken for classes"));
+          fmt::format("{}: has no train, so {} {}", printable(folder), named,
+                      others.size() == 1 ? "is used as a class" : "are used as classes"));
     }
     return trees;
   }

@@ -244,7 +244,7 @@ void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header,
   if (!run(job, reader.info, exit)) {
     throw BadImage(fmt::format("is a damaged JPEG: {}", exit.message));
   }
-  if (job.has_other_size) throw BadImage("has another size than when the run began");
+  if (job.has_other_size) throw BadImage("has changed size since the run began");
   check_held_memory("a JPEG of several scans", job.held_bytes, bytes.size());
 }
 

@@ -176,7 +176,7 @@ void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, cons
   if (!run(job, png.reader, png.info)) {
     throw BadImage(fmt::format("is a damaged PNG: {}", job.message));
   }
-  if (job.has_other_size) throw BadImage("has another size than when the run began");
+  if (job.has_other_size) throw BadImage("has changed size since the run began");
   check_held_memory(kInterlaced, job.held_bytes, bytes.size());
   if (job.has_other_layout) throw BadImage("is a PNG of an unknown kind");
 }

@@ -56,55 +56,62 @@ inline constexpr CodecParameter kFeedbackOnly[] = {feedback_parameter()};
 inline constexpr CodecParameter kBlockAndFeedback[] = {block_parameter(2048), feedback_parameter()};
 inline constexpr CodecParameter kBlockRoundAndFeedback[] = {
     block_parameter(2048),
-    choice_parameter("round", "to the nearest value, or at random so that the mean is right",
+    choice_parameter("round", "round to the nearest value, or at random so that the mean is exact",
                      "nearest|stochastic"),
     feedback_parameter()};
 
 constexpr CodecParameter ratio_parameter(double preset) {
-  return number_parameter("ratio", "share of a segment's values that is sent", preset, 1e-5, 1.0);
+  return number_parameter("ratio", "fraction of a segment's values that is sent", preset, 1e-5,
+                          1.0);
 }
 constexpr CodecParameter sparse_value_parameter() {
-  return choice_parameter("value", "what a value is sent as", "fp32|bf16");
+  return choice_parameter("value", "the type in which values are sent", "fp32|bf16");
 }
 inline constexpr CodecParameter kTopKParameters[] = {
     ratio_parameter(0.01), sparse_value_parameter(), feedback_parameter()};
 inline constexpr CodecParameter kDgcParameters[] = {
     ratio_parameter(0.001),
-    number_parameter("momentum", "of the velocity that is accumulated; the optimiser's is 0", 0.9,
+    number_parameter("momentum",
+                     "momentum of the accumulated velocity; the optimiser's momentum is 0", 0.9,
                      0.0, 0.9999),
-    number_parameter("clip", "norm to which gradients are clipped, over all ranks; 0: not clipped",
+    number_parameter("clip", "norm to which gradients are clipped, over all ranks; 0: no clipping",
                      0.0, 0.0, 1e6),
     feedback_parameter()};
 inline constexpr CodecParameter kPowerSgdParameters[] = {
     whole_parameter("rank", "columns of each of the two factors", 4, 1, 64), feedback_parameter()};
 inline constexpr CodecParameter kEcqParameters[] = {
-    number_parameter("step", "distance of neighbouring values, in root mean squares of a segment",
-                     3.0, 0.02, 16.0),
+    number_parameter("step",
+                     "distance between neighbouring values, in root mean squares of a segment", 3.0,
+                     0.02, 16.0),
     number_parameter("bits",
-                     "mean bits a value of the run, with one step for all tensors that is chosen "
-                     "for it (then step= is that of the first step alone); 0: step= decides",
+                     "mean bits per value over the run; sets one step for all tensors "
+                     "(step= then applies to the first step only); 0: use step=",
                      0.0, 0.0, 8.0),
-    number_parameter("error",
-                     "the same, with a step that makes so large a relative error of what a rank "
-                     "encodes, its residual included, in place of bits=; 0: none",
-                     0.0, 0.0, 0.95),
-    choice_parameter("blend", "exponent of a segment's own step in a step that is chosen for all",
+    number_parameter(
+        "error",
+        "relative error of the values that a rank encodes, residual included; sets the "
+        "step instead of bits=; 0: off",
+        0.0, 0.0, 0.95),
+    choice_parameter("blend",
+                     "exponent of a segment's own step when it is blended with the common step",
                      "0|0.25|0.5"),
-    number_parameter("growth",
-                     "residual over gradient (norms) from which more bits than bits= are sent; of "
-                     "a velocity with momentum m, 1 / (1 - m) times that, and in rounds of H steps "
-                     "1 / (1 - m^H) times; 0: never",
-                     8.0, 0.0, 1000.0),
-    choice_parameter("velocity",
-                     "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
-                     "that feedback works behind the momentum; masked: they begin anew where "
-                     "something was delivered",
-                     "off|on|masked"),
+    number_parameter(
+        "growth",
+        "ratio of residual to gradient (norms) above which more than bits= are sent; with "
+        "a velocity of momentum m, 1 / (1 - m) times this value, and in rounds of H steps "
+        "1 / (1 - m^H) times this value; 0: never",
+        8.0, 0.0, 1000.0),
+    choice_parameter(
+        "velocity",
+        "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
+        "that feedback applies after the momentum; masked: velocities restart at values where "
+        "something was delivered",
+        "off|on|masked"),
     feedback_parameter()};
 inline constexpr std::string_view kEcqSamples[] = {"ecq", "ecq:bits=0.35", "ecq:bits=1.2"};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),
-    choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
+    choice_parameter("scale", "multiply values by n/k, which makes the codec unbiased", "off|on"),
     feedback_parameter()};
 inline constexpr CodecParameter kThresholdParameters[] = {
     number_parameter("alpha", "magnitude from which a value is sent", 0.001, 0.0, 1e6, true),
@@ -148,12 +155,13 @@ inline constexpr std::tuple kCodecRows{
                        .small_codec = "q8:block=256",
                        .topology = "direct",
                        .samples = kEcqSamples}},
-    HostCodecRow<Threshold>{{.name = "threshold",
-                             .help = "values from a magnitude on, the rest accumulates",
-                             .is_biased = true,
-                             .parameters = kThresholdParameters}},
+    HostCodecRow<Threshold>{
+        {.name = "threshold",
+         .help = "values above a magnitude; the rest accumulates in the residual",
+         .is_biased = true,
+         .parameters = kThresholdParameters}},
     HostCodecRow<TopK>{{.name = "topk",
-                        .help = "the largest magnitudes of a segment, and their places",
+                        .help = "the largest magnitudes of a segment, with their places",
                         .is_biased = true,
                         .parameters = kTopKParameters}},
     HostCodecRow<TopK>{{.name = "dgc",

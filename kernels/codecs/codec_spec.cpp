@@ -93,9 +93,9 @@ const CodecInfo& info_of(const CodecSpec& spec) {
 // Why ef=on is refused if a codec is unbiased.
 std::string refusal_of_feedback(const CodecInfo& info) {
   return fmt::format(
-      "ef=on is refused, since {} is unbiased without feedback, and fed back errors that are drawn "
-      "at random may grow instead of averaging out (a published run that did both fell from 91 % "
-      "to 29 % accuracy); ef=off is the default, ef=force switches it on all the same",
+      "ef=on is refused: {} is unbiased without feedback, and random errors that are fed back "
+      "may grow instead of averaging out (a published run that did both fell from 91 % "
+      "to 29 % accuracy); ef=off is the default, ef=force enables it anyway",
       info.unbiased_when.empty() ? info.name : info.unbiased_when);
 }
 

@@ -49,8 +49,8 @@ constexpr CodecParameter block_parameter(std::size_t preset) {
 constexpr CodecParameter feedback_parameter() {
   return {.key = "ef",
           .help =
-              "error feedback: what is dropped is added to the next step's gradient; force: on "
-              "where it may diverge, too",
+              "error feedback: the dropped part is added to the next step's gradient; force: on "
+              "even if it may diverge",
           .kind = CodecParameter::Kind::choice,
           .choices = "on|off|force"};
 }

@@ -39,7 +39,7 @@ void throw_payload_length(const CodecSpec& spec, std::size_t got, std::size_t wa
 
 void throw_payload_content(const CodecSpec& spec) {
   throw_error(ErrorKind::communication,
-              "a {} payload holds a value that no encoder writes: it was damaged on the way",
+              "a {} payload contains a value that no encoder writes: it was damaged in transit",
               spec.text());
 }
 

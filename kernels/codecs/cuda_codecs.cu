@@ -21,7 +21,7 @@ std::unique_ptr<Codec> make_codec(const CodecSpec& spec, CudaDevice& device) {
   std::unique_ptr<Codec> made;
   const bool is_known = with_codec_row(
       spec.name, [&]<class Row>(const Row&) { made = make_of_row<Row>(spec, device); });
-  require(is_known, "a codec of an unknown name");
+  require(is_known, "unknown codec name");
   return made;
 }
 

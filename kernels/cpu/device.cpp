@@ -155,7 +155,7 @@ Device::Memory CpuDevice::allocate(std::size_t bytes) {
   if (memory == nullptr) {
     const FreeMemory free = free_host_memory();
     throw OutOfMemory(fmt::format(
-        "out of memory: {} MiB more were asked for, and {} leaves {} MiB; try a smaller "
+        "out of memory: {} MiB more were requested, and {} leaves {} MiB; try a smaller "
         "batch or model",
         rounded >> 20, free.limit, free.bytes >> 20));
   }

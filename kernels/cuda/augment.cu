@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads)
 void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,
                     const PixelTable* table, const TensorView& y) {
   const Shape shape = y.desc.shape;
-  require(shape.c == kColours && y.desc.type == DataType::f32, "images have three channels, fp32");
+  require(shape.c == kColours && y.desc.type == DataType::f32,
+          "output images must have three channels in fp32");
   require(shape.pixels() < (1u << 30), "images of more than 2^30 pixels");
   if (shape.elements() == 0) return;
   launch(augment_kernel, Launch{.blocks = blocks_for(shape.n, 1)}, device.stream(), images, crops,

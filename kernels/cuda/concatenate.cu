@@ -38,12 +38,11 @@ void for_each_part(std::span<const TensorView> parts, const TensorView& whole, c
     require(part.desc.is_nhwc() && whole.desc.is_nhwc(),
             "concatenate or split: a channel block on a GPU");
     require(part.desc.type == whole.desc.type && s.n == all.n && s.h == all.h && s.w == all.w,
-            "concatenate or split: a part of another type, batch, height or width than the whole");
+            "concatenate or split: a part differs from the whole in type, batch, height or width");
     if (part && s.elements() > 0) body(part, first);
     first += s.c;
   }
-  require(first == all.c,
-          "concatenate or split: parts whose channels do not add up to those of the whole");
+  require(first == all.c, "concatenate or split: the parts' channels do not add up to the whole's");
 }
 
 enum class Way { into_whole, into_part };

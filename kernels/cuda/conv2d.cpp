@@ -43,7 +43,7 @@ class Candidates {
     }
     if (names_.empty()) {
       throw_error(ErrorKind::device, "cuDNN cannot compute a {}: {}", to_string(problem),
-                  planner_.last_refusal().empty() ? "it knows no way" : planner_.last_refusal());
+                  planner_.last_refusal().empty() ? "no engine fits" : planner_.last_refusal());
     }
   }
 

@@ -13,7 +13,7 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
       throw SettingError(Setting{"device"}, "cuda",
-                         "this program was built for other GPUs than this one; build it with "
+                         "this program was not built for this GPU; build it with "
                          "CMAKE_CUDA_ARCHITECTURES set to this GPU's compute capability; allowed: "
                          "cpu",
                          ErrorKind::device);
@@ -25,9 +25,9 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
     case cudaErrorDevicesUnavailable:
       throw SettingError(
           Setting{"device"}, "cuda",
-          "the GPU is taken: another process has it, and its compute mode lets one in "
-          "at a time or none (nvidia-smi -q -d COMPUTE); start one rank for each GPU, "
-          "start NVIDIA's MPS (nvidia-cuda-mps-control -d), or let an administrator "
+          "the GPU is in use by another process, and its compute mode allows one process "
+          "at a time or none (nvidia-smi -q -d COMPUTE); start one rank per GPU, "
+          "start NVIDIA's MPS (nvidia-cuda-mps-control -d), or have an administrator "
           "set the mode (nvidia-smi -c DEFAULT); allowed: cpu",
           ErrorKind::device);
     default:

@@ -273,7 +273,7 @@ std::shared_ptr<const CudnnPlan> ConvPlanner::build(std::size_t i) const {
   const auto workspace =
       plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64);
   if (static_cast<std::size_t>(workspace) > kMostWorkspaceBytes) {
-    last_refusal_ = fmt::format("{}: it wants a workspace of {} MiB", way.name, workspace >> 20);
+    last_refusal_ = fmt::format("{}: it needs a workspace of {} MiB", way.name, workspace >> 20);
     return nullptr;
   }
   return std::make_shared<const CudnnPlan>(way.name, std::move(plan), graph_, way.configuration,

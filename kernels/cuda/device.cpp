@@ -42,9 +42,9 @@ std::string why_no_device(cudaError_t code) {
                            : fmt::format("{} (CUDA {})", release, version_text(driver)));
   }
   if (code == cudaSuccess || code == cudaErrorNoDevice) {
-    return "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES?)";
+    return "the NVIDIA driver finds no GPU (is CUDA_VISIBLE_DEVICES set?)";
   }
-  return fmt::format("CUDA says: {}", cudaGetErrorString(code));
+  return fmt::format("CUDA reports: {}", cudaGetErrorString(code));
 }
 
 // The number of GPUs. If it is 0, sets `reason`.
@@ -225,7 +225,7 @@ void CudaDevice::check() const {
   const cudaError_t code = cudaStreamQuery(idle_.get());
   if (code == cudaSuccess || code == cudaErrorNotReady) return;
   static_cast<void>(cudaGetLastError());
-  throw_error(ErrorKind::device, "the GPU has failed: {} ({}); a kernel or the device is at fault",
+  throw_error(ErrorKind::device, "the GPU has failed: {} ({}); the cause is a kernel or the device",
               cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
@@ -277,7 +277,7 @@ Device::Memory CudaDevice::allocate(std::size_t bytes) {
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     throw OutOfMemory(
-        fmt::format("out of memory: {} MiB more were asked for and {} MiB are free on {}; try a "
+        fmt::format("out of memory: {} MiB more were requested and {} MiB are free on {}; try a "
                     "smaller batch or model",
                     size >> 20, free_bytes() >> 20, name_));
   }
@@ -297,7 +297,7 @@ Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     throw OutOfMemory(
-        fmt::format("out of memory: {} MiB of pinned host memory were asked for; try a smaller "
+        fmt::format("out of memory: {} MiB of pinned host memory were requested; try a smaller "
                     "batch",
                     size >> 20));
   }

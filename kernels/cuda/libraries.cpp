@@ -136,7 +136,7 @@ struct Opened {
     const auto load = [&](void* library, auto& pointer, const char* name) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(dlsym(library, name));
       if (pointer == nullptr && why_missing.empty()) {
-        why_missing = fmt::format("the library that was found has no {}; {}", name, kAdvice);
+        why_missing = fmt::format("the library found has no {}; {}", name, kAdvice);
       }
     };
     load(cudnn_library, cudnn.get_version, "cudnnGetVersion");

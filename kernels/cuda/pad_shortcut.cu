@@ -71,7 +71,7 @@ void with_shortcut(const TensorView& x, std::size_t stride, const TensorView& y,
   const Shape in = x.desc.shape, out = y.desc.shape;
   require(x.desc.is_nhwc() && y.desc.is_nhwc(), "a channel block on a GPU");
   require(out.c >= in.c && out.h == (in.h - 1) / stride + 1 && out.w == (in.w - 1) / stride + 1,
-          "a shortcut between shapes that do not fit");
+          "a shortcut between incompatible shapes");
   const std::size_t first = (out.c - in.c) / 2;
   // in.c, out.c and first are all multiples of the pack exactly if this number is.
   const std::size_t channels = in.c | out.c | first;

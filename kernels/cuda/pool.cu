@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void check(const TensorDesc& x, const TensorDesc& y) {
   require(x.is_nhwc() && y.is_nhwc() && x.shape.n == y.shape.n && x.shape.c == y.shape.c,
-          "pooling between shapes that do not fit, or a channel block on a GPU");
+          "pooling between incompatible shapes, or a channel block on a GPU");
 }
 
 }  // namespace

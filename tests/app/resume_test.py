@@ -481,7 +481,7 @@ def damaged_or_missing() -> None:
     keep_only("0/ck", 6)
     done = run(2, "lost.h5", *words, "--resume", "--epochs", "2", folders=True, code=3)
     assert "the part of rank 1 is lost" in done.stdout and "epoch 2/2 " in done.stdout, done.stdout
-    assert re.search(r"dptrain: no checkpoint can be written: rank 1 on \S+: ck/step\S+: cannot be created: ", done.stderr), done
+    assert re.search(r"dptrain: the checkpoint could not be written: rank 1 on \S+: ck/step\S+: cannot be created: ", done.stderr), done
     assert "the newest checkpoint in ck is that of step 6, and the run has come to step 12" in done.stderr, done.stderr
     # A run that would begin at its start is refused.
     done = run(2, "none.h5", *words, "--resume", "--checkpoint", "1/ck", code=3)
@@ -538,7 +538,7 @@ def unreadable_parts() -> None:
     whole = newest.read_bytes()
     claims = whole[:8] + (1 << 40).to_bytes(8, "little") + whole[16:]
     cases = [(a_loop, "cannot be opened: Too many levels of symbolic links"), (a_pipe, "is not a regular file"),
-             (newest.mkdir, "is not a regular file"), (lambda: a_terabyte(b""), "is not a part of a checkpoint"),
+             (newest.mkdir, "is not a regular file"), (lambda: a_terabyte(b""), "is not a checkpoint file"),
              (lambda: a_terabyte(whole), "is damaged: a hash of its contents is wrong"),
              (lambda: a_terabyte(claims), "is damaged: a hash of its contents is wrong"),
              (lambda: newest.write_bytes(claims), rf"is cut off: {len(whole)} of 1099511627776 bytes are left of it")]
@@ -864,11 +864,11 @@ def folder_goes_away() -> None:
     out, err = process.communicate(timeout=200)
     assert process.returncode == 3, (out, err)
     # Once of each cause: a file that could not be given its final name, and those that cannot be made.
-    causes = re.findall(r"dptrain: no checkpoint can be written: rank \d on \S+(?: and 1 other rank)?: ck/step\S+: (.*): No "
+    causes = re.findall(r"dptrain: the checkpoint could not be written: rank \d on \S+(?: and 1 other rank)?: ck/step\S+: (.*): No "
                         r"such file or directory; training goes on without it\n", err)
     assert len(causes) == len(set(causes)) == err.count("training goes on without it"), err
     assert "cannot be created" in causes, err
-    assert re.search(r"dptrain: the training is complete, but not all of its files: the newest checkpoint in ck is that of "
+    assert re.search(r"dptrain: the training is complete, but some files are not: the newest checkpoint in ck is that of "
                      r"step \d+, and the run has come to step 36\n", err), err
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 6

@@ -581,7 +581,7 @@ def stopped_run_says_where_it_is() -> None:
         exit_code, said, printed = stop_in_an_epoch(words, lambda process: process.send_signal(stop))
         assert len(said) == 2 and re.fullmatch(
             rf"dptrain: {re.escape(name)} in epoch \d+ of 1000, step \d+ of \d+: the run stops after this step; "
-            rf"{re.escape(hint)}; the log {path} can be read and holds the epochs before", said[0]), (said, printed)
+            rf"{re.escape(hint)}; the log {path} is readable and holds the earlier epochs", said[0]), (said, printed)
         assert re.fullmatch(r"dptrain: stopped on request after (step \d+ of \d+ in )?epoch \d+ of 1000; no checkpoint was "
                             r"asked for \(--checkpoint DIR\), so the same command begins again", said[1]), said
         assert f"The log is {path}" in printed, printed
@@ -724,7 +724,7 @@ def unwritable_trace_ends_nothing() -> None:
     out, err = process.communicate(timeout=200)
     assert process.returncode == 3, (process.returncode, err)
     assert "traces/t.json" in err and "training goes on without it" in err, err
-    assert err.count("the training is complete, but not all of its files: the trace is missing (--trace ") == 1, err
+    assert err.count("the training is complete, but some files are not: the trace is missing (--trace ") == 1, err
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 4
 
@@ -762,7 +762,7 @@ def log_folder_that_vanishes_ends_nothing() -> None:
     told = re.findall(r"^dptrain: --log logs/a\.h5: .*; training goes on, and the next epoch tries again$", err, re.MULTILINE)
     assert len(told) == 1, err
     reason = "--log logs/a.h5: cannot be written: No such file or directory"
-    assert err.count("dptrain: the training is complete, but not all of its files: the log is missing "
+    assert err.count("dptrain: the training is complete, but some files are not: the log is missing "
                      f"({reason})\n") == 1, err
     assert "epoch 4/4 " in out and "The log is" not in out, (line, out)
 

@@ -138,10 +138,11 @@ TEST(CodecSpec, HelpNamesEveryCodecAndEveryKeyOnce) {
   EXPECT_EQ(help.at("sign"),
             "signs and a mean magnitude per block; 1 bit a value; block=2048, ef=on");
   EXPECT_EQ(help.at("topk"),
-            "the largest magnitudes of a segment, and their places; up to 0.41 bits a value; "
+            "the largest magnitudes of a segment, with their places; up to 0.41 bits a value; "
             "ratio=0.01, value=fp32, ef=on");
   EXPECT_EQ(help.at("threshold"),
-            "values from a magnitude on, the rest accumulates; alpha=0.001, value=fp32, ef=on");
+            "values above a magnitude; the rest accumulates in the residual; alpha=0.001, "
+            "value=fp32, ef=on");
   EXPECT_EQ(help.at("powersgd"),
             "matrices as two factors of low rank, summed in fp32; rank=4, ef=on");
   // A key means the same for every codec that has it.

@@ -174,7 +174,7 @@ void try_in_child(const std::string&, const std::function<void()>& read) {
     }
     if (result == 0) return;
     if (WIFEXITED(result) && WEXITSTATUS(result) == kFaultOfHdf5) {
-      throw_error(ErrorKind::data, "HDF5: reading ends by a fault, or not at all");
+      throw_error(ErrorKind::data, "HDF5: reading crashed, or not at all");
     }
   }
 }

@@ -152,7 +152,7 @@ void expect_does_not_fit(From value) {
   const Verdict verdict = verdict_of([&] { static_cast<void>(checked_cast<To>(value)); });
   EXPECT_EQ(verdict.exit_code, 70);
   EXPECT_EQ(verdict.message,
-            fmt::format("the number {} does not fit its type of {} bytes", value, sizeof(To)));
+            fmt::format("the number {} does not fit a type of {} bytes", value, sizeof(To)));
 }
 
 TEST(CheckedCast, KeepsEveryValueThatFits) {

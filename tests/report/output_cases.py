@@ -117,7 +117,7 @@ def nothing_overwritten(folder: pathlib.Path) -> None:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "no-cache" not in path.parts}
 
     before = contents()
-    assert "a.h5 is there already" in report(folder, "--html", "a.h5", "b.h5", code=2).stderr and contents() == before
+    assert "a.h5 exists already" in report(folder, "--html", "a.h5", "b.h5", code=2).stderr and contents() == before
     for words, name in ((["--html", "a.h5", "b.h5"], "a.h5"), (["a.h5", "--html", "new.h5"], "new.h5"),
                         (["a.h5", "--html", "mine.html"], "mine.html"), (["a.h5", "--html", "link.html"], "link.html"),
                         (["--csv", "a.h5", "b.h5"], "a.h5"), (["--svg", "a.h5", "b.h5"], "a.h5"),

@@ -263,7 +263,7 @@ def curves_without_logs(folder: pathlib.Path) -> None:
     (row,) = (row for row in read_csv(folder / "newer/reach_1.csv") if row["exchange"] == "q4")
     _are(row, test_accuracy=0.6, runs=1)
 
-    has(quick(folder, ".", "--save-curves", "kept.json", code=2).stderr, "--save-curves: kept.json is there already")
+    has(quick(folder, ".", "--save-curves", "kept.json", code=2).stderr, "--save-curves: kept.json exists already")
     good = (folder / "kept.json").read_text()
     for text, said in (("", "is not JSON"), ("[]", "is not a file of dpreport --save-curves"),
                        (good.replace('"version": 1', '"version": 2'), "has version 2; this dpreport reads 1"),
@@ -358,7 +358,7 @@ def results_packed(folder: pathlib.Path) -> None:
     assert there == {"MANIFEST.sha256", "b.ini", "a study/none.h5", "a study/none.txt"}, there
     for place, manifest in (("one", "MANIFEST.sha256"), (".", "one.tar.xz.sha256")):
         subprocess.run(["sha256sum", "--quiet", "--strict", "-c", manifest], cwd=folder / place, check=True)
-    for words, said in ((["results", "one.tar.xz"], "one.tar.xz: is there already"), (["no", "o.tar.xz"], "no: there is no such"),
+    for words, said in ((["results", "one.tar.xz"], "one.tar.xz: exists already"), (["no", "o.tar.xz"], "no: there is no such"),
                         (["results", "o.zip"], "must end in .tar.xz"), (["results"], "needs FOLDER and OUT.tar.xz"),
                         (["results", "o.tar.xz", "no.ini"], "no.ini: there is no such file"),
                         (["results", "o.tar.xz", "two"], "two: is a folder"), (["two", "o.tar.xz", "no/"], "no/")):
@@ -369,7 +369,7 @@ def results_packed(folder: pathlib.Path) -> None:
     subprocess.run(["tar", "xf", "a & b|c.tar.xz"], cwd=folder, check=True)
     subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "a & b|c.tar.xz.sha256"], cwd=folder, check=True)
     (folder / "d.tar.xz").symlink_to("nowhere")
-    assert pack("results", "d.tar.xz").stderr == "pack_results.sh: d.tar.xz: is there already; it is not overwritten\n"
+    assert pack("results", "d.tar.xz").stderr == "pack_results.sh: d.tar.xz: exists already; it is not overwritten\n"
     (folder / "results/a study/link.h5").symlink_to("none.h5")
     has(pack("results", "o.tar.xz").stderr, "results/a study/link.h5: is a symbolic link")
 

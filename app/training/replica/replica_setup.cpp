@@ -153,8 +153,7 @@ void Replica::set_groups() {
     if (!can_leave_momentum_to(options_.sync.compress.codec, options_.optimizer.kind)) {
       throw SettingError(
           Setting{"codec"}, options_.sync.compress.text,
-          fmt::format("keeps the momentum itself, which {} cannot leave to it; "
-                      "allowed: {}",
+          fmt::format("applies the momentum itself, which {} cannot leave to it; allowed: {}",
                       net::optimizer_name(options_.optimizer.kind),
                       can_leave_momentum_to(options_.sync.compress.codec, net::OptimizerKind::adam)
                           ? "sgd, adam or adamw"

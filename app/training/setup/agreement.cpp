@@ -105,7 +105,7 @@ void agree_on_options(Communicator& comm, Options& options,
                   who, here[i].first, shown(here[i].second), shown(there[i].second));
     }
     if (mine.action != options.action) {
-      throw_error(ErrorKind::usage, "{} was started to do something else than rank 0", who);
+      throw_error(ErrorKind::usage, "{} was started for another action than rank 0", who);
     }
     options.device = mine.device;
     options.threads = mine.threads;
@@ -119,9 +119,9 @@ void agree_on_processors(Communicator& comm, const Options& options, const Devic
             [&](std::size_t rank, const std::string& other, const std::string& first) {
               throw_error(
                   ErrorKind::device,
-                  "--optimizer muon: rank {} on host {} has another processor ({}) than rank "
-                  "0 ({}), which rounds Muon's products in another way: all ranks need the "
-                  "same kind, or another optimiser",
+                  "--optimizer muon: rank {} on host {} has another processor ({}) than rank 0 "
+                  "({}), which rounds Muon's products differently: all ranks need the same kind, "
+                  "or another optimiser",
                   rank, comm.hosts()[rank], other, first);
             });
   }
@@ -129,7 +129,7 @@ void agree_on_processors(Communicator& comm, const Options& options, const Devic
           [&](std::size_t rank, const std::string& other, const std::string& first) {
             std::fprintf(stderr,
                          "dptrain: rank %zu on host %s computes on %s, rank 0 on %s: the replicas "
-                         "stay equal, but only such a set of machines gives the same bits again\n",
+                         "stay equal, but only the same kinds of machines repeat the bits\n",
                          rank, comm.hosts()[rank].c_str(), other.c_str(), first.c_str());
           });
 }

@@ -42,9 +42,8 @@ void check_fit(const RunChoices& earlier, const Options& options, const std::str
 void check_rates(const RunChoices& earlier, const Options& options) {
   if (!options.compress.is_auto() || !earlier.planned_bits.empty()) return;
   throw_error(ErrorKind::usage,
-              "--autotune {}: that log does not have the rate of every step, which --compress auto "
-              "would repeat; use --autotune on, or the log of a run with --compress auto and "
-              "--log-steps 1",
+              "--autotune {}: the log lacks the rate of every step, which --compress auto needs; "
+              "use --autotune on, or the log of a run with --compress auto and --log-steps 1",
               options.autotune);
 }
 
@@ -52,9 +51,8 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   if (!options.sync_every.is_auto()) return;
   if (earlier.round_steps.empty()) {
     throw_error(ErrorKind::usage,
-                "--autotune {}: that log does not say how often its ranks exchanged, which "
-                "--sync-every auto would repeat; use --autotune on, or the log of a run with "
-                "--sync-every auto",
+                "--autotune {}: the log lacks the rounds of each epoch, which --sync-every auto "
+                "needs; use --autotune on, or the log of a run with --sync-every auto",
                 options.autotune);
   }
   for (const std::string& steps : split_at_commas(earlier.round_steps)) {
@@ -149,7 +147,7 @@ void check_choices_are_complete(const Options& options, const RunChoices& earlie
   for (std::string line; std::getline(needed, line);) {
     if (known.contains(key_of(line))) continue;
     throw_error(ErrorKind::usage,
-                "--autotune {}: holds no choice for '{}', which this version of dptrain makes; use "
+                "--autotune {}: has no choice for '{}', which this version of dptrain needs; use "
                 "--autotune on or off",
                 options.autotune, key_of(line));
   }

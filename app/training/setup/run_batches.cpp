@@ -50,8 +50,8 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
   const std::size_t batch = options.batch_schedule.all(global_batch).front();
   if (shares.least(batch, ranks) < parts) {
     throw_error(ErrorKind::usage,
-                "--shares {}: of {} images in a step some rank gets {}, and each needs {}{}; use a "
-                "larger batch or other weights",
+                "--shares {}: of {} images in a step some rank gets {}, but each needs {}{}; use "
+                "a larger batch or other weights",
                 choice.given, batch, shares.least(batch, ranks), parts,
                 parts > 1 ? ", one in each of its parts" : "");
   }

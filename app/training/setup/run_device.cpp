@@ -35,8 +35,7 @@ void choose_device(const Options& options, const Communicator& comm, RankMachine
   }
   if (kind == DeviceKind::cpu && options.precision == Options::Precision::tf32) {
     throw_error(ErrorKind::device,
-                "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: fp32, "
-                "bf16");
+                "--precision tf32: not available on a CPU; allowed with --device cpu: fp32, bf16");
   }
   if (kind == DeviceKind::cpu && options.gpu_exchange == Options::GpuExchange::device) {
     throw_error(ErrorKind::usage,

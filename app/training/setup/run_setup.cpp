@@ -103,9 +103,8 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
   const auto rank = static_cast<std::size_t>(odd - all.begin());
   throw AgreedError(
       ErrorKind::data,
-      fmt::format("the data of rank {} on {} differ from those of the other ranks: it "
-                  "has {}, the others have {}; every host needs the same files in "
-                  "--data-dir {}",
+      fmt::format("the data of rank {} on {} differ from the other ranks' data: it has {}, the "
+                  "others have {}; every host needs the same files in --data-dir {}",
                   rank, comm.hosts()[rank], tell(*odd), tell(usual), folder));
 }
 
@@ -308,8 +307,8 @@ std::unique_ptr<Recorder> make_recorder(Run& run, RunSink& progress) {
 void check_traced_steps(const Options& options, std::size_t steps) {
   if (to_size(options.trace_first) < steps) return;
   throw_error(ErrorKind::usage,
-              "--trace-steps {}:{}: the run has {} steps, so that there is nothing to trace; "
-              "allowed: FIRST from 0 to {}",
+              "--trace-steps {}:{}: the run has {} steps, so there is nothing to trace; allowed: "
+              "FIRST from 0 to {}",
               options.trace_first, options.trace_steps, steps, steps - 1);
 }
 
@@ -352,7 +351,7 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
     measure_network(comm, plan);
   }
   choose_owners(plan);
-  comm.set_activity("the making of the network");
+  comm.set_activity("the construction of the network");
   together(comm, kDptrainNames, [&] {
     if (options.trace != "none") trace = std::make_unique<RunTrace>(options);
     replica = make_replica(plan, static_cast<std::size_t>(comm.rank()),
@@ -382,7 +381,7 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
   replica->reset_averages();
   comm.set_activity("the choice of algorithms");
   prepare_batch_sizes(plan, comm, data, machine, resume.has_value(), *replica);
-  comm.set_activity("the making of the log");
+  comm.set_activity("the creation of the log");
   recorder = make_recorder(*this, progress);
   comm.set_activity("the start of the exchange");
   replica->connect(comm);

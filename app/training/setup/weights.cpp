@@ -35,7 +35,7 @@ void check_patterns(const std::vector<std::string>& patterns, net::Parameters& p
     if (std::ranges::any_of(parameters.frozen(), fits_it)) continue;
     if (std::ranges::any_of(parameters.statistics(), fits_it)) continue;
     throw SettingError(Setting{"tensors that keep their initial values"}, pattern,
-                       fmt::format("no tensor of the model has such a name; the first one is {}",
+                       fmt::format("matches no tensor of the model; its first tensor is {}",
                                    parameters.tensors().front().name));
   }
 }
@@ -90,7 +90,7 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
                                : Setting{"model"};
     throw SettingError(
         Setting{"initial weights"}, options.init,
-        fmt::format("{}; the file says that its weights are those of {} with {} classes", why,
+        fmt::format("{}; the file says that its weights belong to {} with {} classes", why,
                     weights.model, weights.classes),
         ErrorKind::data, remedy);
   };
@@ -101,8 +101,8 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
       if (found == by_name.end()) refuse(fmt::format("has no tensor {}", tensor.name));
       const WeightTensor& from = *found->second;
       if (from.shape != tensor.torch_shape()) {
-        refuse(fmt::format("{} has the shape {}, and {} is needed", tensor.name,
-                           text_of(from.shape), text_of(tensor.torch_shape())));
+        refuse(fmt::format("{} has the shape {} instead of {}", tensor.name, text_of(from.shape),
+                           text_of(tensor.torch_shape())));
       }
       check_values(options, from);
       net::Parameters::import_torch(tensor, from.values, host);
@@ -171,7 +171,7 @@ void WeightsExporter::take_earlier() {
   } catch (const Error& error) {
     warning_ = error.what();
     try {
-      warning_ += fmt::format("; it is now {}, and the best epoch is looked for from here on",
+      warning_ += fmt::format("; it was renamed {}, and the best epoch is counted from here on",
                               move_aside(Setting{"exported weights"}, path_));
     } catch (const Error&) {  // write() reports that a file has the name
     }

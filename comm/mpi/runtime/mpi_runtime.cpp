@@ -108,7 +108,7 @@ int MpiRuntime::end_with_error(std::string_view program) {
     char host[MPI_MAX_PROCESSOR_NAME] = {};
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Get_processor_name(host, &length);
-    if (size > 1) message += fmt::format(" (said by rank {} on host {})", rank, host);
+    if (size > 1) message += fmt::format(" (reported by rank {} on host {})", rank, host);
     abort(exit_code, program, message);
   }
 }

@@ -84,13 +84,14 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
                                  : fmt::format(", or raise the timeout, now {:g} s (option {})",
                                                timeout_s, options_.timeout_option);
   const std::string by =
-      size > 1 ? fmt::format(" (said by rank {} on host {})", me, host_name()) : std::string();
+      size > 1 ? fmt::format(" (reported by rank {} on host {})", me, host_name()) : std::string();
   if (silent_ranks > 0) {
     if (!has_turn(timeout_s)) return {};
     const bool is_one = silent_ranks == 1;
     return fmt::format(
-        "{} on host {} {} been silent for {:.0f} s in {}: {} {} stopped (SIGSTOP or Ctrl-Z); let "
-        "{} go on (kill -CONT){}{}",
+        "{} on host {} {} been silent for {:.0f} s in {}: {} {} stopped (SIGSTOP or Ctrl-Z); "
+        "resume "
+        "{} (kill -CONT){}{}",
         silent, host_name(), is_one ? "has" : "have", waited_s, call,
         is_one ? "its process" : "their processes", processes + (is_one ? " is" : " are"),
         is_one ? "it" : "them", advice, by);
@@ -98,7 +99,7 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
   if (is_one_host || size <= 1) {
     if (!has_turn(kPatienceWithTheLiving * timeout_s)) return {};
     return fmt::format(
-        "{} has not ended for {:.0f} s, although no rank is stopped: look whether the "
+        "{} has not ended for {:.0f} s, although no rank is stopped: check whether the "
         "machine is overloaded{}{}",
         call, waited_s, advice, by);
   }
@@ -109,7 +110,7 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
   if (waited_s < limit_s + kAfterThoseWhoKnow_s + own_turn_s) return {};
   return fmt::format(
       "a rank on another host has been silent for {:.0f} s in {}: the {} rank{} on host {} wait{} "
-      "for it; look whether every host runs its ranks and reaches the others{}{}",
+      "for it; check that every host runs its ranks and reaches the others{}{}",
       waited_s, call, here.size(), here.size() == 1 ? "" : "s", host_name(),
       here.size() == 1 ? "s" : "", advice, by);
 }

@@ -130,7 +130,7 @@ TEST_F(CheckpointsTest, ARenameThatFailsIsTold) {
   if (comm_.rank() == 0) {
     EXPECT_EQ(completed_, std::vector<std::uint64_t>{1});
     EXPECT_TRUE(warnings_.starts_with(
-        fmt::format("no checkpoint can be written: rank {} on ", comm_.size() - 1)))
+        fmt::format("the checkpoint could not be written: rank {} on ", comm_.size() - 1)))
         << warnings_;
     EXPECT_NE(warnings_.find(".ckpt: cannot be created: No space left"), std::string::npos)
         << warnings_;

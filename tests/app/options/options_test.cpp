@@ -667,16 +667,15 @@ TEST(Config, ErrorsNameTheLine) {
   EXPECT_EQ(message("\n\nepochs 5\n"), "run.ini:3: epochs 5: is not of the form 'name = value'");
   EXPECT_EQ(message("= 5"), "run.ini:1: = 5: is not of the form 'name = value'");
   EXPECT_EQ(message("[training]\nepochs = 5"),
-            "run.ini:1: [training]: there are no sections here; write 'name = value'");
+            "run.ini:1: [training]: sections are not supported; write 'name = value'");
   EXPECT_EQ(message("epochs = 5\n# x\nepochs = 6"),
             "run.ini:3: epochs: given twice, first at run.ini:1");
   EXPECT_EQ(message("epochs ="),
             "run.ini:1: --epochs: empty value; must be a whole number from 0 to 100000");
   EXPECT_EQ(message("lr = nan"), "run.ini:1: --lr nan: must be a number above 0, up to 100");
   EXPECT_EQ(message("compress = q7"), "run.ini:1: --compress q7: unknown codec; known: none, q8");
-  EXPECT_EQ(message("help = on"), "run.ini:1: help: belongs on the command line, not into a file");
-  EXPECT_EQ(message("config = x"),
-            "run.ini:1: config: belongs on the command line, not into a file");
+  EXPECT_EQ(message("help = on"), "run.ini:1: help: belongs on the command line, not in a file");
+  EXPECT_EQ(message("config = x"), "run.ini:1: config: belongs on the command line, not in a file");
 }
 
 TEST(Config, AByteOrderMarkIsNoPartOfTheFirstName) {

@@ -410,7 +410,7 @@ TEST_F(RecorderTest, LogThatCannotBeWrittenIsToldOnceAndTriedAgain) {
                          "; training goes on, and the next epoch tries again\n");
     EXPECT_EQ(second, "");
     EXPECT_EQ(recorder_->missing_files(),
-              "the training is complete, but not all of its files: the log is missing (" +
+              "the training is complete, but some files are not: the log is missing (" +
                   because("Not a directory") + ")");
     std::filesystem::remove(folder);
     std::filesystem::rename(folder + "-gone", folder);

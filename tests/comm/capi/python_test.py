@@ -193,7 +193,7 @@ def log() -> None:
         assert said.returncode == 0 and "small" in said.stdout and "dpreport:" not in said.stderr, said
         assert ("q8" in said.stdout) == (size > 1) and "unfinished" not in said.stdout, said.stdout
     exchange.close()
-    refused(3, "run.h5: is there already", _run_log.RunLog, path, {}, {})
+    refused(3, "run.h5: exists already", _run_log.RunLog, path, {}, {})
     if rank == 0:
         shutil.rmtree(folder)
 

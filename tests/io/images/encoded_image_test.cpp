@@ -423,9 +423,9 @@ TEST(BadImages, OtherFormatsAreNamed) {
   EXPECT_EQ(named("II*\0\x08\0\0\0"sv), "is a TIFF or raw image" + read);
   EXPECT_EQ(named("\0\5\x16\7\0\2\0\0Mac OS X"sv), "is an AppleDouble file of macOS" + read);
   EXPECT_EQ(named("\xEF\xBB\xBF\r\n <!DOCTYPE html>"),
-            "is an HTML page, such as a server sends instead of a file" + read);
+            "is an HTML page, which a server may send instead of a file" + read);
   EXPECT_EQ(named("<Html lang"),
-            "is an HTML page, such as a server sends instead of a file" + read);
+            "is an HTML page, which a server may send instead of a file" + read);
   EXPECT_EQ(named("<?xml version='1.0'?><Error>"), "is an XML file" + read);
   EXPECT_EQ(named("<svg xmlns"), "is an SVG drawing" + read);
   EXPECT_EQ(named("{\"error\": 403}"), "is JSON" + read);

@@ -175,8 +175,8 @@ TEST(ImageFolder, AFolderWithoutAnyFileIsNoClass) {
   EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"b", "d"}));
   EXPECT_EQ(labels_of(data.train), (std::vector<std::int32_t>{0, 0, 1, 1}));
   ASSERT_EQ(data.warnings.size(), 2u);
-  expect_contains(data.warnings[0], {"train/a: has no file, so it is not taken for a class"});
-  expect_contains(data.warnings[1], {"train/c: has no file, so it is not taken for a class"});
+  expect_contains(data.warnings[0], {"train/a: has no files and is not used as a class"});
+  expect_contains(data.warnings[1], {"train/c: has no files and is not used as a class"});
 
   const TempFolder empty;
   std::filesystem::create_directories(empty.path() / "train/a");
@@ -427,7 +427,7 @@ TEST(ImageFolder, FollowsLinksButNoLoops) {
   EXPECT_EQ(paths_of(data.train, folder),
             (std::vector<std::string>{"train/a/1.png", "train/a/linked/2.png", "train/b/1.png"}));
   ASSERT_EQ(data.warnings.size(), 4u);
-  expect_contains(data.warnings[0], {"train/a/loop: left out: it leads back to a folder above it"});
+  expect_contains(data.warnings[0], {"train/a/loop: skipped: it leads back to a folder above it"});
   expect_contains(data.warnings[1], {"train/b/itself: left out"});
 }
 
@@ -697,7 +697,7 @@ TEST(BadImages, AFileThatChangesInTheRunEndsIt) {
   folder.write("train/cat/0.png", make_png(9, 9, 1));
   Bytes scratch;
   expect_contains(failure([&] { static_cast<void>(data.train->read(0, {}, scratch)); }),
-                  {"train/cat/0.png: has another size than when the run began"});
+                  {"train/cat/0.png: has changed size since the run began"});
   std::filesystem::remove(folder / "train/cat/0.png");
   expect_contains(failure([&] { static_cast<void>(data.train->read(0, {}, scratch)); }),
                   {"train/cat/0.png: is a link to nothing"});
@@ -841,7 +841,7 @@ TEST(Pack, DamageIsNamed) {
   const hid_t file = H5Fcreate((out / "d.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
   H5Fclose(file);
   expect_contains(load_failure(folder, {.data_dir = out / "d.h5"}),
-                  {"is an HDF5 file, but no pack that dptrain-pack made"});
+                  {"is an HDF5 file, but not a pack made by dptrain-pack"});
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class GradientExchange:
         self._is_alone = self.replicas == 1
         if any_may_lack_gradient and not waiting.has_counts and rank() == 0:
             print("dptrain_comm: the saved state is from an earlier version: parameters without a gradient on any rank get zeros, "
-                  "as there", file=sys.stderr, flush=True)
+                  "as in that version", file=sys.stderr, flush=True)
         self.gradients = Gradients(parameters, self.names, self.options,
                                     any_may_lack_gradient and waiting.has_counts and not self._is_alone)
         try:

@@ -47,7 +47,7 @@ class Rounds:
             raise Error(2, f"Rounds(): {compress} follows the link from step to step; for rounds name a codec, such as q8 or ecq:bits=0.5")
         unknown = [name for name in options if name not in OPTIONS or name.startswith("trace") or name == "shards"]
         if unknown:
-            raise Error(2, f"Rounds() knows no option {unknown[0]}")
+            raise Error(2, f"Rounds(): unknown option {unknown[0]}")
         check(compress=compress, **options)
         self._outer_lr = _number("outer_lr", outer_lr, 1e-6, 100)
         self._outer_momentum = _number("outer_momentum", outer_momentum, 0, 1)

@@ -84,7 +84,7 @@ class RunLog:
                 why = "needs the Python package h5py: pip install h5py"
             folder = os.path.dirname(self._path)
             if not why and os.path.lexists(self._path):
-                why = "is there already"
+                why = "exists already"
             elif not why and not os.access(folder, os.W_OK):
                 why = f"cannot be written: there is no folder {folder}, or no permission"
             text.value = why.encode()[:999]
@@ -257,7 +257,7 @@ class RunLog:
             self._warned = False
         except (OSError, RuntimeError) as error:  # h5py raises RuntimeError, too
             if not self._warned:
-                print(f"dptrain_comm: log {self._path}: cannot be written: {error}; training goes on, and the next epoch "
+                print(f"dptrain_comm: log {self._path}: cannot be written: {error}; training continues, and the next epoch "
                       "tries again", file=sys.stderr, flush=True)
             self._warned = True
             try:

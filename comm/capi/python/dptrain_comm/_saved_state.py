@@ -110,7 +110,7 @@ def _exchange(value) -> bytes | None:
     values = value.detach().cpu().contiguous()
     saved = ctypes.string_at(values.data_ptr(), values.numel()) if values.numel() > 0 else b""
     if not saved.startswith(_MARK):
-        raise StateError(f"exchange has {len(saved)} bytes that are no saved state of an exchange; allowed: what state_dict() of "
+        raise StateError(f"exchange has {len(saved)} bytes that are not a saved state of an exchange; allowed: the result of state_dict() of "
                          "this rank has returned")
     return saved
 
@@ -196,11 +196,11 @@ def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
     if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
         has = (f"this is {_described(state)}" if not isinstance(state, dict) else
                f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
-        raise StateError(f"it needs what state_dict() of this rank has returned, with step and exchange; {has}")
+        raise StateError(f"it needs the dict of this rank's state_dict(), with step and exchange; {has}")
     its_rank, its_size = _whole(state, "rank", of_rank), _whole(state, "size", of_size)
     if (its_rank, its_size) != (of_rank, of_size):
-        raise StateError(f"the state is that of rank {its_rank} of {its_size}, and this is rank {of_rank} of {of_size}: each rank loads "
-                         "the state that it has saved. Another number of ranks can go on from state_dict(all_ranks=True)")
+        raise StateError(f"the state belongs to rank {its_rank} of {its_size}, but this is rank {of_rank} of {of_size}: each rank must load "
+                         "its own state. To continue with another number of ranks, save with state_dict(all_ranks=True)")
     return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
                       loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})), slots=_slots(state.get("slots", [])),
                       tensors=_tensors(state.get("tensors", {})), has_counts="late" in state)

@@ -59,14 +59,14 @@ class State:
         for name in options:
             if name not in OPTIONS or name in OPTIMIZER_OPTIONS:
                 known = sorted(set(OPTIONS) - set(OPTIMIZER_OPTIONS))
-                raise Error(2, f"init() knows no option {name}; it knows {', '.join(known)}, and about, clip_norm, log, log_steps, "
+                raise Error(2, f"init(): unknown option {name}; known: {', '.join(known)}, and about, clip_norm, log, log_steps, "
                             "model, optimizer and total_steps")
         steps = _steps_of(optimizer, clip_norm)
         if steps is not None:
             options.update(steps.options())
         check_options(compress=compress, **options)
         if options.get("shards", 1) > 1 and log is not None:
-            raise Error(2, f"log {log}: with shards there is none")
+            raise Error(2, f"log {log}: not available with shards")
         if options.get("shards", 1) > 1 and clip_norm is not None:
             raise Error(2, f"clip_norm {clip_norm}: with shards a rank does not see the norm of a gradient; clip after the exchange, without "
                         "optimizer")

@@ -195,7 +195,7 @@ class Steps:
         now = self._fixed_settings()
         for key, value in self._settings.items():
             if _words(now[key]) != _words(value):
-                raise Error(2, f"optimizer: {key} has become {now[key]}, and the exchange goes on with {value}: keep it constant "
+                raise Error(2, f"optimizer: {key} has become {now[key]}, but the exchange still uses {value}: keep it constant "
                             f"(cycle_momentum=False of OneCycleLR and CyclicLR), or {_WITHOUT}")
 
     def _check_unchanged(self, scale: float) -> None:

@@ -35,7 +35,7 @@ class Tensors:
     def _of(self, name: str, tensor, compress: str) -> tuple:
         import torch
         if not isinstance(name, str) or not name:
-            raise Error(2, f"name {name!r}: must be a text, the same on all ranks, by which a tensor's later calls find what waits")
+            raise Error(2, f"name {name!r}: must be text, the same on all ranks; it identifies the tensor's residual in later calls")
         if name in self._made:
             exchange, values, codec = self._made[name]
             if values.shape != tensor.shape or codec != compress:

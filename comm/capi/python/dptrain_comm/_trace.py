@@ -26,4 +26,4 @@ class Trace:
             if error.code != 3:
                 raise
             if rank() == 0:
-                print(f"dptrain_comm: {error}; training goes on", file=sys.stderr, flush=True)
+                print(f"dptrain_comm: {error}; training continues", file=sys.stderr, flush=True)

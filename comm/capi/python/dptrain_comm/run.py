@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     # allow_abbrev: words after the script belong to the script.
     parser = argparse.ArgumentParser(prog="python -m dptrain_comm.run", allow_abbrev=False, usage="%(prog)s [options] SCRIPT [ARG]...",
                                      description="Starts a PyTorch program on several hosts, as torchrun does, but by mpirun. "
-                                     "Unlike torchrun it is started on one host alone.")
+                                     "Unlike torchrun, it is started on one host only.")
 
     def add(name: str, **named) -> None:
         spellings = {name, name.replace("-", "_").replace("__", "--", 1)}
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--node-rank", default="0", help=argparse.SUPPRESS)
     add("--max-restarts", default="0", help=argparse.SUPPRESS)
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as for python -m")
-    add("--no-python", action="store_true", help="SCRIPT is a program of its own")
+    add("--no-python", action="store_true", help="SCRIPT is an executable, not a Python script")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARG]...", help=argparse.SUPPRESS)
     return parser
 

@@ -38,7 +38,7 @@ class Exchange(TrainerCallback):
         if state.global_step > 0 and os.path.exists(saved):
             self.state.load_state_dict(torch.load(saved, weights_only=True))
         elif state.global_step > 0 and rank() == 0:
-            print(f"dptrain_comm: there is no {saved}: what codecs had not sent before step {state.global_step} is lost", file=sys.stderr)
+            print(f"dptrain_comm: {saved} does not exist: the residuals from before step {state.global_step} are lost", file=sys.stderr)
 
     def on_save(self, args, state, control, **named) -> None:
         import torch
