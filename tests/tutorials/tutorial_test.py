@@ -22,7 +22,7 @@ SOURCES, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 CASE, SHOW = sys.argv[3], "--show" in sys.argv
 DPLAB = SOURCES / "experiments" / "dplab"
 LAB = f"tutorial-{os.getpid()}"
-LIMIT_S = 240 * (5 if os.environ.get("DP_SANITIZE") else 1)
+LIMIT_S = 540 * (5 if os.environ.get("DP_SANITIZE") else 1)
 
 UNIT = r"(?: (?:us|ms|s|min|%|[kMGT]?B|[kMG]?bit/s)(?![\w/]))?"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|\.\w)" + UNIT)
@@ -128,7 +128,7 @@ def problems_of(page: str, needs_two_machines: bool) -> list[str]:
             assert up.returncode == 0, up.stderr
             # As with ssh, the other machine has nothing of this shell's environment.
             agent = pathlib.Path(folder, "agent")
-            agent.write_text(f'#!/bin/sh\nexec env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin "{SOURCES}/experiments/lab/dplab-agent" "$@"\n',
+            agent.write_text(f'#!/bin/sh\nexec env -i HOME="{folder}" PATH=/usr/bin:/bin:/usr/sbin:/sbin "{SOURCES}/experiments/lab/dplab-agent" "$@"\n',
                              encoding="utf-8")
             agent.chmod(0o755)
             command = [str(DPLAB), "exec", "--lab", LAB, "1", "--", "env", f"OMPI_MCA_plm_rsh_agent={agent}", *command]
