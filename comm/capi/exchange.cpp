@@ -101,9 +101,10 @@ void dptrain_comm::agree_on_step() {
     return steps[rank] == 0 ? fmt::format("rank {} begins at step 0", rank)
                             : fmt::format("rank {} continues from step {}", rank, steps[rank]);
   };
-  dp::throw_error(dp::ErrorKind::data,
-                  "{}, {}: every rank must load its state of the same step, or no rank may load one",
-                  begins(0), begins(static_cast<std::size_t>(other - steps.begin())));
+  dp::throw_error(
+      dp::ErrorKind::data,
+      "{}, {}: every rank must load its state of the same step, or no rank may load one", begins(0),
+      begins(static_cast<std::size_t>(other - steps.begin())));
 }
 
 dp::StateList dptrain_comm::state() {

@@ -139,7 +139,7 @@ def refusals() -> None:
             (["--init", "log.h5"], 3, "--init log.h5: is not a file of exported weights"),
             (["--init", "other.h5"], 3, "--init other.h5: is not a file of exported weights"),
             (["--init", "w.h5", "--model", "resnet32"], 3, "has no tensor layer"),
-            (["--init", "wide.h5"], 3, "linear.weight has the shape 100x64, and 10x64 is needed"),
+            (["--init", "wide.h5"], 3, "linear.weight has the shape 100x64 instead of 10x64"),
             (["--init", "nan.h5"], 3, "--init nan.h5: conv1.weight has the value nan; allowed: finite values"),
             (["--init", "inf.h5"], 3, "--init inf.h5: linear.bias has the value inf; allowed: finite values"),
             (["--init", "negative.h5"], 3, "--init negative.h5: bn1.running_var has the value -1; allowed: finite "
