@@ -218,7 +218,7 @@ def wrong_use_is_one_sentence() -> None:
     refused("q9: unknown codec", dptrain_comm.Rounds, net, 4, "q9")
     refused("outer_lr 0", dptrain_comm.Rounds, net, 4, outer_lr=0)
     refused("outer_momentum 1", dptrain_comm.Rounds, net, 4, outer_momentum=1)
-    refused("knows no option outer", dptrain_comm.Rounds, net, 4, outer=1)
+    refused("Rounds(): unknown option outer", dptrain_comm.Rounds, net, 4, outer=1)
     refused("set optimizer, or use velocity=off", dptrain_comm.Rounds, net, 4, "ecq:bits=0.5,velocity=on")
 
 

@@ -199,7 +199,7 @@ def buckets_leave_while_backward_goes_on(events: list[dict]) -> None:
 
 
 def wrong_use_is_one_sentence() -> None:
-    refused("knows no option topolgy; it knows bucket_bytes, codecs, exact,", dptrain_comm.init, "q8", topolgy="ring")
+    refused("unknown option topolgy; known: bucket_bytes, codecs, exact,", dptrain_comm.init, "q8", topolgy="ring")
     refused("q9: unknown codec", dptrain_comm.init, "q9")
     refused("star", dptrain_comm.init, "q8", topology="star")
     refused("timeout_s 0: must be above 0", dptrain_comm.init, "q8", timeout_s=0)

@@ -110,8 +110,8 @@ def _exchange(value) -> bytes | None:
     values = value.detach().cpu().contiguous()
     saved = ctypes.string_at(values.data_ptr(), values.numel()) if values.numel() > 0 else b""
     if not saved.startswith(_MARK):
-        raise StateError(f"exchange has {len(saved)} bytes that are not a saved state of an exchange; allowed: the result of state_dict() of "
-                         "this rank has returned")
+        raise StateError(f"exchange has {len(saved)} bytes that are not a saved state of an exchange; allowed: the result of "
+                         "this rank's state_dict()")
     return saved
 
 
