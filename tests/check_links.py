@@ -17,7 +17,7 @@ import tempfile
 import urllib.parse
 from typing import Iterator
 
-# What follows the text of a link or picture: ](target) or ](target "title"). A target may hold one pair of parentheses.
+# The target of a link or picture, behind its text: ](target) or ](target "title"). It may hold one pair of parentheses.
 TARGET = re.compile(r"""\]\(\s*<?((?:[^()\s<>]|\([^()\s<>]*\))+)>?(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)""")
 DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^\s<>]+)>?", re.MULTILINE)
 ATTRIBUTE = re.compile(r"""<[a-zA-Z][^>]*?\s(?:href|src)\s*=\s*["']([^"']+)["']""")
