@@ -178,6 +178,10 @@ void RateController::set_scale(double scale) {
   followed_ = kUnknown;
 }
 
+void RateController::scale_steps(double ratio) {
+  for (std::int64_t& log_step : log_steps_) log_step += std::llround(std::log2(ratio) / kUnit);
+}
+
 double RateController::wanted(double bits, std::size_t site) const {
   if (run_debt_.is_known()) return bits * run_debt_.share(site);
   const double debt = static_cast<double>(debts_[site]) * kUnit / kHorizon;

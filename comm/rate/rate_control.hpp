@@ -234,6 +234,8 @@ class RateController {
   // Gradients are this many times as large as at the start of the run: the quantiser steps are
   // scaled along at once, and follow() begins anew.
   void set_scale(double scale);
+  // The next step's values are expected to be this many times as large as the last step's.
+  void scale_steps(double ratio);
   // The order for a step with this many planned bits.
   [[nodiscard]] EvenOrder even_order(double bits) const;
   // The caller calls its begin_step() and add().

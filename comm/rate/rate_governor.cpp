@@ -64,6 +64,12 @@ void RateGovernor::set_mean_bits(double bits) {
   mean_bits_ = allowed;
 }
 
+void RateGovernor::set_round(const RatedRound& round) {
+  round_ = round;
+  // A look at the values would find the ratio itself.
+  if (!is_foreseen()) controller_.scale_steps(round.value_ratio);
+}
+
 void RateGovernor::start_anew(double scale) {
   controller_ = {};
   controller_.set_scale(scale);

@@ -54,6 +54,8 @@ struct RatedRound {
   // The fraction of the computing time between two exchanges that overlaps an exchange. If it is 0,
   // begin_step() of the exchange is collective.
   double hidden_share = 0.0;
+  // The expected ratio of its values to the last round's; the same on all ranks.
+  double value_ratio = 1.0;
 };
 
 class RateGovernor {
@@ -94,7 +96,7 @@ class RateGovernor {
   // Throws Error(usage) for a number that the key does not allow.
   void set_mean_bits(double bits);
   // From the next exchange on, all exchanges are rounds.
-  void set_round(const RatedRound& round) { round_ = round; }
+  void set_round(const RatedRound& round);
   // The number of exchanges in which a gradient takes part, as momentum repeats it. The limit of
   // residuals (growth= of ecq) is multiplied by it.
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
@@ -109,8 +111,9 @@ class RateGovernor {
   void check(bool has_feedback) const;
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
-  // Whether segments choose their own steps. A round examines its values as a whole.
-  [[nodiscard]] bool is_evened() const { return !round_ && wanted_error_ == 0.0; }
+  // Whether segments choose their own steps. If the values are examined before the exchange, all
+  // segments take the common step.
+  [[nodiscard]] bool is_evened() const { return !is_foreseen() && wanted_error_ == 0.0; }
   // Whether the quantiser step follows from the values of the exchange itself.
   [[nodiscard]] bool is_foreseen() const { return round_ && round_->hidden_share == 0.0; }
   [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }

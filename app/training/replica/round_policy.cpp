@@ -123,7 +123,8 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
   if (RateGovernor* const rate = sync().governor()) {
     const auto steps = static_cast<double>(rounds_.steps());
     rate->set_round({.number = rounds_.number(),
-                     .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps)});
+                     .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps),
+                     .value_ratio = static_cast<double>(ratio)});
     // Momentum carries a gradient into the later rounds; each round gets momentum^steps of the
     // round before it: 1 / (1 - momentum^steps) in all.
     const double later = std::pow(net::momentum_of(optimizer_), steps);

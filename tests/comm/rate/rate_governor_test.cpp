@@ -171,6 +171,30 @@ TEST(RateGovernor, LooksAtTheValuesOfRounds) {
   EXPECT_FALSE(governor.looks_at_values());
 }
 
+// A round with a delay cannot examine its values without a wait. Its segments then choose their own
+// steps, and the common step follows the expected ratio of the values at once. A round without a
+// delay finds the ratio itself.
+TEST(RateGovernor, ExpectsTheValuesOfARoundWithADelay) {
+  for (const double hidden_share : {0.0, 0.75}) {
+    RateGovernor governor = governor_of("ecq:bits=0.5");
+    governor.connect(0, 2, std::nullopt);
+    governor.set_round({.number = 0, .hidden_share = hidden_share});
+    step(governor, 0, 0.5);
+    governor.set_round({.number = 1, .hidden_share = hidden_share});
+    governor.begin_step(1, kAnyProgress, 0.0, {});
+    const RateOrder before = governor.order(0.0);
+    governor.set_round({.number = 1, .hidden_share = hidden_share, .value_ratio = 0.25});
+    governor.begin_step(1, kAnyProgress, 0.0, {});
+    const RateOrder after = governor.order(0.0);
+    const bool has_delay = hidden_share > 0.0;
+    for (std::size_t s = 0; s < kRateSites; ++s) {
+      ASSERT_GT(before.steps[s], 0.0f);
+      EXPECT_FLOAT_EQ(after.steps[s], before.steps[s] * (has_delay ? 0.25f : 1.0f));
+      EXPECT_EQ(after.even.bits[s], has_delay ? 0.5 : 0.0);
+    }
+  }
+}
+
 // Checkpoints of earlier versions have these parts, in this order.
 TEST(RateGovernor, ListsItsState) {
   RateGovernor governor = governor_of("ecq:bits=0.5");
