@@ -2,15 +2,15 @@
 // Adam after Kingma and Ba 2015, AdamW's decoupled weight decay after Loshchilov and Hutter 2019. t
 // counts the updates from 1.
 //
-//   parameter *= 1 - learning_rate * weight_decay                       (AdamW alone)
-//   g = gradient * scale + weight_decay * parameter                     (Adam; AdamW: without it)
+//   parameter *= 1 - learning_rate * weight_decay                       (AdamW only)
+//   g = gradient * scale + weight_decay * parameter                     (AdamW omits the last term)
 //   mean += (1 - beta1) * (g - mean)
 //   square = beta2 * square + (1 - beta2) * g * g
 //   root = sqrt(square) / sqrt(1 - beta2^t) + epsilon
 //   parameter -= learning_rate / (1 - beta1^t) * mean / root
 //
-// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-add: the same bits on every
-// device.
+// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-adds are used, so every device
+// computes the same bits.
 #pragma once
 
 #include <cmath>
@@ -53,9 +53,9 @@ struct AdamStep {
           .clip_norm = settings.clip_norm};
 }
 
-// parameters, mean, square: updated in place; all four of one size. `squares` is the gradient's sum
-// of squares, or null for no clipping. `step` and `squares` are read when the operation runs, so
-// both must be in memory from Device::allocate_host.
+// parameters, mean and square are updated in place. All four spans have the same size. `squares` is
+// the gradient's sum of squares, or null for no clipping. `step` and `squares` are read when the
+// operation runs, so both must be in memory from Device::allocate_host.
 void adam_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                  std::span<float> mean, std::span<float> square, const AdamStep* step,
                  const double* squares);

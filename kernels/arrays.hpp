@@ -1,4 +1,5 @@
-// Owning arrays for operations, which read and write them when they run (on a GPU: after the call).
+// Arrays that own memory for operations. An operation reads and writes an array when it runs, which
+// on a GPU is after the call has returned.
 #pragma once
 
 #include <cstddef>

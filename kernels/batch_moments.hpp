@@ -1,11 +1,12 @@
 // The message that ranks exchange for batch normalisation over the images of all ranks, and how the
-// messages are merged. Inline for host and device. Ranks are merged in double, in rank order, so
-// all ranks get the same bits.
+// messages are merged. Inline for host and device. Messages are merged in double precision, in rank
+// order, so all ranks get the same bits.
 //
 // A rank's message has 1 + 2C floats:
-//     forward    the number of values per channel, C means, C sums of squared deviations from them
+//     forward    the number of values per channel, C means, C sums of squared deviations from
+//                the means
 //     backward   that number again, C sums of g, C sums of g * (x - mean), where g is the gradient
-//                behind the ReLU
+//                after the ReLU's mask has been applied
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct GradientSums {
   return 1 + 2 * channels;
 }
 
-// Chan, Golub, LeVeque 1983, eq. 2.1, for any number of parts. Deviations are summed about the
-// common mean, so nothing cancels. A rank without images has count 0.
+// Merges as in Chan, Golub, LeVeque 1983, eq. 2.1, but any number of parts. Deviations are summed
+// about the common mean, so no digits are lost by cancellation. A rank without images has count 0.
 [[nodiscard]] DP_HD inline BatchMoments merge_moments(const float* all, std::size_t ranks,
                                                       std::size_t channels, std::size_t c) {
   const std::size_t stride = moments_floats(channels);

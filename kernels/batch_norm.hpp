@@ -26,7 +26,7 @@ struct BatchNormDesc {
   bool has_addend = false;
   float epsilon = 1e-5f;
   float momentum = 0.1f;
-  RankGather* gather = nullptr;  // if set, training uses statistics of all ranks; must outlive this
+  RankGather* gather = nullptr;  // if set: statistics of all ranks; must outlive the BatchNorm
 };
 
 class BatchNorm {
@@ -47,18 +47,18 @@ class BatchNorm {
                                  const Parameters& parameters, const TensorView& y) = 0;
 
   struct Gradients {
-    TensorView dy, dy2;   // the loss gradient of y is dy + dy2; dy2 may be absent
-    TensorView dx;        // assigned; may alias dy or dy2
-    TensorView d_addend;  // assigned, present exactly if has_addend; may alias dy or dy2, not dx
-    float *d_gamma, *d_beta;  // C, assigned; d_gamma may be null
+    TensorView dy, dy2;       // the loss gradient of y is dy + dy2; dy2 may be absent
+    TensorView dx;            // output; may alias dy or dy2
+    TensorView d_addend;      // output, present exactly if has_addend; may alias dy or dy2, not dx
+    float *d_gamma, *d_beta;  // outputs, C each; d_gamma may be null
   };
-  // Gradient of the last forward_training; takes the same x and y. y is read only if there is an
-  // addend, because then the ReLU's mask cannot be computed from x.
+  // Computes the gradient of the last forward_training, and takes the same x and y. y is read only
+  // if there is an addend, because then the ReLU's mask cannot be computed from x.
   virtual void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                         const Gradients& gradients) = 0;
 
-  // With a RankGather, a rank that has no images calls these instead of forward_training and
-  // backward.
+  // With a RankGather, a rank that has no images calls these two methods instead of
+  // forward_training and backward.
   virtual void forward_without_images(const Parameters& parameters) = 0;
   virtual void backward_without_images() = 0;
 };

@@ -2,8 +2,8 @@
 // back.
 //
 // A *bucket* is a slice of the flat gradient. During backward, an operation in the device's queue
-// marks a bucket as final: the device writes the step's number into host memory. The exchanging
-// thread polls that memory without calling the driver.
+// marks a bucket as final: the device writes the number of the training step into host memory. The
+// exchanging thread polls that memory without calling the driver.
 //
 // On the *host path* the exchange works on host memory: the slice is copied to the host before the
 // mark is written, and the sums are copied back. Each direction of the bus has its own queue, so
@@ -30,16 +30,18 @@ class BucketLink {
  public:
   virtual ~BucketLink() = default;
 
-  // Call before a step's operations are enqueued. No bucket of the step is final yet.
+  // Call before the operations of a training step are enqueued. No bucket of that step is final
+  // yet.
   virtual void begin_step(std::uint64_t step) = 0;
 
   // Operation: the bucket's values are final once all operations enqueued so far have run.
   virtual void bucket_final(std::size_t bucket) = 0;
   // Operation, after the last bucket_final: operations enqueued from here on run after all copies
-  // to the host. (A recording of the step ends with it.)
+  // to the host. (This is the last operation in a recording of the step.)
   virtual void end_backward() = 0;
 
-  // Whether the bucket's values are final (on the host path: in host memory). From any thread.
+  // Whether the bucket's values are final (on the host path: and in host memory). Any thread may
+  // call this.
   [[nodiscard]] virtual bool is_final(std::size_t bucket) const = 0;
 
   // Host path: the exchanging thread calls this when the bucket's sums are in host memory. Starts

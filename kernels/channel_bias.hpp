@@ -15,11 +15,11 @@ class ChannelBias {
 
   // y += bias (C), in place.
   virtual void add(const TensorView& y, const float* bias) = 0;
-  // bias_gradient (C) = sum of dy over N, H and W, in a fixed order. Assigns.
+  // bias_gradient (C) = the sum of dy over N, H and W, in a fixed order. Overwrites bias_gradient.
   virtual void backward(const TensorView& dy, float* bias_gradient) = 0;
 };
 
-// y describes both y and dy: any data type and channel block.
+// `y` describes both y and dy. Any data type and channel block is allowed.
 [[nodiscard]] std::unique_ptr<ChannelBias> make_channel_bias(Device& device, const TensorDesc& y);
 
 }  // namespace dp

@@ -1,8 +1,9 @@
-// Two-dimensional convolution without bias, as a plan: made once per shape, run every step.
+// A plan for a two-dimensional convolution without bias. It is made once per shape and run in every
+// training step.
 //
 // x: N, H, W, C. y: N, P, Q, K with P = (H + 2 padding.h - R) / stride + 1, Q likewise. weights:
 // KRSC fp32 on every device (K output channels, R x S kernel, C input channels); the plan reorders
-// them into a library's own layout. Cross-correlation, as in every deep-learning library.
+// them into a library's own layout. This is a cross-correlation, as in every deep-learning library.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +33,12 @@ struct Conv2dDesc {
 class Conv2d {
  public:
   virtual ~Conv2d() = default;
-  // y = x * weights. Assigns.
+  // y = x * weights. Overwrites y.
   virtual void forward(const TensorView& x, const float* weights, const TensorView& y) = 0;
-  // dx = gradient of the loss with respect to x. Assigns.
+  // dx = the gradient of the loss with respect to x. Overwrites dx.
   virtual void backward_data(const TensorView& dy, const float* weights, const TensorView& dx) = 0;
-  // weight_gradient (KRSC fp32) = gradient with respect to the weights. Assigns.
+  // weight_gradient (KRSC fp32) = the gradient with respect to the weights. Overwrites
+  // weight_gradient.
   virtual void backward_weights(const TensorView& x, const TensorView& dy,
                                 float* weight_gradient) = 0;
   // The chosen algorithms: "forward winograd, data winograd, weights direct".

@@ -1,4 +1,4 @@
-// GPU functions that need no operations, in builds with and without CUDA.
+// The GPU functions that are not operations, for builds with and without CUDA.
 #include "kernels/device.hpp"
 
 #include <cstdlib>

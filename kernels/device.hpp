@@ -27,7 +27,7 @@ namespace dp {
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   int threads = 1;          // CPU threads that operations may use
-  bool tune = true;         // measure algorithms; false: a fixed rule
+  bool tune = true;         // choose algorithms by measuring; false: by a fixed rule
   int index = 0;            // which GPU, modulo the number of GPUs
   bool allow_tf32 = false;  // operands of fp32 products may be rounded to TF32 (10 bits)
 };
@@ -40,7 +40,7 @@ class Recording {
   virtual void replay() = 0;
 };
 
-// Numbered time marks in a queue. Marking a number again replaces its time.
+// Numbered time marks in a queue. Setting a mark again replaces its time.
 class TimeMarks {
  public:
   virtual ~TimeMarks() = default;
@@ -59,9 +59,9 @@ class Device {
   [[nodiscard]] DeviceKind kind() const { return options_.kind; }
   [[nodiscard]] int threads() const { return options_.threads; }
   [[nodiscard]] Tuning& tuning() { return tuning_; }
-  // The waits for this device that are in progress. From any thread.
+  // The waits for this device that are in progress. Any thread may call this.
   [[nodiscard]] DeviceWaits& waits() const { return *waits_; }
-  // For owners that may outlive the device.
+  // The same, for objects that may outlive the device.
   [[nodiscard]] const std::shared_ptr<DeviceWaits>& shared_waits() const { return waits_; }
 
   // "AMD EPYC, 2 threads, AVX512-BF16, oneDNN 2.6.3"
@@ -71,8 +71,8 @@ class Device {
   // The channel block for activations with this many channels (see TensorDesc).
   [[nodiscard]] virtual std::size_t channel_block(std::size_t channels) const = 0;
 
-  // Memory for use within one call; it holds nothing between calls. Planning raises the size; the
-  // pointer is stable from the first run on. Aligned to 64 bytes.
+  // Scratch memory for use within one call; its content is lost between calls. Plans raise its size
+  // when they are made. From the first run on, the pointer no longer changes. Aligned to 64 bytes.
   virtual void reserve_scratch(std::size_t bytes) = 0;
   [[nodiscard]] virtual std::byte* scratch() = 0;
 
@@ -86,8 +86,8 @@ class Device {
   // Bytes of device memory that are free now.
   [[nodiscard]] virtual std::size_t free_bytes() const = 0;
 
-  // Copies between host and device after all operations enqueued so far. Returns when the copy is
-  // complete.
+  // Both copy between host and device after all operations enqueued so far, and return when the
+  // copy is complete.
   virtual void upload(void* device_memory, const void* host_memory, std::size_t bytes) = 0;
   virtual void download(void* host_memory, const void* device_memory, std::size_t bytes) = 0;
   // Operation: copies within device memory.
@@ -98,16 +98,16 @@ class Device {
   virtual void synchronize() = 0;
 
   // Throws Error(device) if the device has failed, for example after a fault in a kernel. Does not
-  // wait. A thread that polls memory instead of waiting in a call must call this now and then. From
-  // any thread.
+  // wait. A thread that polls memory instead of waiting in a call must call this now and then. Any
+  // thread may call it.
   virtual void check() const {}
 
   // Every thread other than the one that created the device must call this first.
   virtual void make_current() const {}
 
   // `operations` performs the operations to repeat. On a CPU every replay calls it. On a GPU only
-  // the first replays call it; later ones launch the graph captured from it. The memory that it
-  // refers to must outlive the recording.
+  // the first replays call it; later ones launch the graph captured from it. The memory that
+  // `operations` refers to must outlive the recording.
   [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
   [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 
@@ -124,7 +124,7 @@ class Device {
 // because the CPU as a device needs the libraries of its operations.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 // Makes a GPU device, whatever options.kind says: for programs that exchange gradients and run no
-// operations. They need no device if their gradients are in host memory.
+// operations. Such programs need no device if their gradients are in host memory.
 [[nodiscard]] std::unique_ptr<Device> make_gpu(const DeviceOptions& options);
 
 // Call before anything else that concerns GPUs if operations will wait for host functions that in
@@ -135,8 +135,9 @@ class Device {
 //                                     including the host function. That function waits for a thread
 //                                     that needs the same lock to launch a kernel: a deadlock (CUDA
 //                                     programming guide, "Lazy loading", "Potential hazards").
-//                                     Costs GPU memory and start-up time: all kernels of cuDNN and
-//                                     cuBLAS are loaded, if the program opens these libraries.
+//                                     EAGER costs GPU memory and start-up time: all kernels of
+//                                     cuDNN and cuBLAS are loaded, if the program opens these
+//                                     libraries.
 //   CUDA_DEVICE_MAX_CONNECTIONS=32    By default streams share eight hardware queues, and work may
 //                                     have to wait behind another stream's host function.
 // Libraries may load kernels of their own on first use. Whoever uses them must therefore run every

@@ -5,7 +5,7 @@
 // returns. Every such wait is therefore registered here, and a watching thread checks how long it
 // lasts (app/process/device_watch.hpp).
 //
-// All methods may be called from any thread. Nothing is allocated.
+// All methods may be called from any thread, and none allocates memory.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ namespace dp {
 
 class DeviceWaits {
  public:
-  // How long a wait may last. `step`: as long as one step's operations take. `prompt`: milliseconds
-  // only, because other ranks expect this thread to answer meanwhile.
+  // How long a wait may last. `step`: as long as the operations of a training step take. `prompt`:
+  // milliseconds only, because other ranks expect this thread to answer meanwhile.
   enum class Kind { step, prompt };
 
   // Registers a wait of the calling thread for the lifetime of this object. `what` is a string
@@ -59,7 +59,8 @@ class DeviceWaits {
   [[nodiscard]] std::optional<Open> oldest(Kind kind);
 
  private:
-  // More than the number of threads that wait at a time. Any further waits are not watched.
+  // More than the number of threads that ever wait at the same time. Waits without a slot are not
+  // watched.
   static constexpr std::size_t kSlots = 8;
 
   std::size_t begin(const char* what, Kind kind);

@@ -1,10 +1,10 @@
 // Dropout: each value is set to zero with probability p, and the others are divided by 1 - p, so
 // that the mean is unchanged (Srivastava et al. 2014).
 //
-// Whether a value is kept is a function of the run's seed, the step, the layer's stream and the
-// value's position: the index of its image in the batch of all ranks, and its place in the image in
-// NHWC order. The mask is therefore the same on every device, for any number of threads, and for
-// any number of ranks that share the batch. It is not stored: backward draws it again.
+// Whether a value is kept is a function of the run's seed, the training step, the layer's stream
+// and the value's position: the index of its image in the batch of all ranks, and its place in the
+// image in NHWC order. The mask is therefore the same on every device, for any number of threads,
+// and for any number of ranks that share the batch. It is not stored: backward draws it again.
 #pragma once
 
 #include <cmath>
@@ -17,8 +17,9 @@
 
 namespace dp {
 
-// The step-dependent part of a mask. Operations read it when they run, so it must be in memory from
-// Device::allocate_host. Image n of this rank is image first_image + n * image_stride of the step.
+// The part of a mask that changes from one training step to the next. Operations read it when they
+// run, so it must be in memory from Device::allocate_host. Image n of this rank is image
+// first_image + n * image_stride of the batch of all ranks.
 struct StepPosition {
   std::uint64_t seed = 0, step = 0, first_image = 0, image_stride = 1;
 };
@@ -28,8 +29,8 @@ struct DropoutRule {
   std::uint64_t stream = 0;  // a different one per layer, so that layers have different masks
 };
 
-// y = x * mask / (1 - p). The gradient is the same function: dx = dy * mask / (1 - p). Assigns; y
-// may be x. Both of one type and channel block.
+// y = x * mask / (1 - p). The gradient is the same function: dx = dy * mask / (1 - p). Overwrites
+// y, which may be x. Both tensors have the same data type and channel block.
 void dropout(Device& device, const TensorView& x, const DropoutRule& rule,
              const StepPosition* position, const TensorView& y);
 

@@ -1,5 +1,5 @@
-// Operations on tensors of one description, element by element. All assign; outputs may alias
-// inputs.
+// Element-wise operations on tensors with equal descriptions (TensorDesc). All overwrite their
+// outputs, which may alias inputs.
 #pragma once
 
 #include "kernels/device.hpp"

@@ -1,4 +1,4 @@
-// A height and a width, of kernels and of padding. One number makes a square.
+// A height and a width, for kernels and for padding. A single number sets both.
 #pragma once
 
 #include <cstddef>

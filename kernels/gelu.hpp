@@ -4,11 +4,11 @@
 //
 // where Phi is the distribution function of the standard normal distribution and phi its density.
 //
-// Phi(-a) = exp(-a^2 / 2) * r(a) for a >= 0. The factor r, the tail without its exponential, is a
-// smooth function: with t = 1 / (1 + 0.35 a) it is t * p(t) with a polynomial p of degree 8, fitted
-// for the least relative error (3e-8) on [0, 13.5], after which y is 0 or x in fp32. One
-// exponential serves Phi and phi. Evaluated in fp32 the relative error of Phi is 4e-7 near 0 and
-// grows with the rounding of a^2 to 5e-6 at a = 12.
+// Phi(-a) = exp(-a^2 / 2) * r(a) for a >= 0. The factor r is smooth: r = t * p(t) with
+// t = 1 / (1 + 0.35 a) and a polynomial p of degree 8. The polynomial is fitted for the least
+// relative error (3e-8) on [0, 13.5]; beyond 13.5, y is 0 or x in fp32. Phi and phi share one
+// exponential. In fp32 the relative error of Phi is 4e-7 near 0. It grows with the rounding error
+// of a^2, to 5e-6 at a = 12.
 //
 // Every device executes the same operations in the same order, so the bits are the same everywhere.
 #pragma once
@@ -22,18 +22,19 @@
 
 namespace dp {
 
-// Both assign; outputs may alias inputs. Any data type and channel block, the same for all tensors.
+// Both overwrite their outputs, which may alias inputs. Any data type and channel block is allowed,
+// but it must be the same for all tensors.
 void gelu_forward(Device& device, const TensorView& x, const TensorView& y);
 // dx = dy * dy/dx at x
 void gelu_backward(Device& device, const TensorView& x, const TensorView& dy, const TensorView& dx);
 
 // ---- the arithmetic -----------------------------------------------------------------------------
-// `Float` is float with `Bits` = std::uint32_t, or a g++ vector type with a vector of as many
-// unsigned integers.
+// `Float` is float and `Bits` is std::uint32_t, or they are g++ vector types of floats and of
+// unsigned integers with the same number of elements.
 
 template <class Float>
 struct NormalParts {
-  Float exponential;   // exp(-x^2 / 2), not below exp(-87): right for slopes up to |x| = 1e30
+  Float exponential;   // exp(-x^2 / 2), at least exp(-87): slopes are right up to |x| = 1e30
   Float distribution;  // Phi(x)
 };
 
@@ -43,8 +44,8 @@ DP_HD inline NormalParts<Float> normal_parts(Float x) {
   const Float a = x < 0.0f ? -x : x;
   const Float square = x * x * -0.5f;
   const Float z = square < -87.0f ? Float{} - 87.0f : square;
-  // exp(z) = 2^n * exp(r), r within ln(2) / 2 of zero. Adding 1.5 * 2^23 rounds to a whole number
-  // and leaves it in the lowest bits.
+  // exp(z) = 2^n * exp(r) with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds z / ln(2) to the whole
+  // number n and leaves n in the lowest bits.
   const Float shifted = z * 1.44269504f + 12582912.0f;
   const Float n = shifted - 12582912.0f;
   const Float r = (z - n * 0.693145752f) - n * 1.42860677e-6f;

@@ -19,7 +19,7 @@ constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
-// The number in a file that holds one number; nothing for "max".
+// Reads a file that holds a single number. Returns nothing if it holds "max".
 std::optional<std::size_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::size_t number = 0;
@@ -52,8 +52,8 @@ constexpr CgroupKind kVersion1 = {"memory", "memory.limit_in_bytes", "memory.usa
 constexpr CgroupKind kVersion2 = {"", "memory.max", "memory.current", "inactive_file",
                                   "active_file"};
 
-// The least free memory of a group and its parents. Inside a container the path may be the host's;
-// only its top exists here.
+// The least free memory of a control group and its parents. Inside a container the path may be that
+// of the host; then only its top folder exists here.
 std::size_t free_of_cgroup(const fs::path& top, const std::string& path, const CgroupKind& kind) {
   std::size_t least = kNoLimit;
   for (fs::path below = fs::path(path).relative_path();; below = below.parent_path()) {

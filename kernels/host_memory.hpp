@@ -13,7 +13,7 @@ struct FreeMemory {
   bool is_of_process = true;  // false: shared with other processes of the host
 };
 
-// The folders in which the kernel publishes the figures; tests use others.
+// The folders in which the kernel publishes the figures; tests use other folders.
 struct MemoryFolders {
   std::string proc = "/proc";
   std::string cgroup = "/sys/fs/cgroup";

@@ -35,7 +35,7 @@ class InputLink {
   [[nodiscard]] virtual const std::int32_t* labels() const = 0;
 };
 
-// `image`: the size of every image. Error(internal) on a CPU.
+// `image`: the size of every image. Throws Error(internal) on a CPU.
 [[nodiscard]] std::unique_ptr<InputLink> make_input_link(Device& device, std::size_t largest_batch,
                                                          const ImageShape& image,
                                                          const PixelTable& table);

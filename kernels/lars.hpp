@@ -7,8 +7,8 @@
 //   velocity = momentum * velocity + ratio * (gradient * scale + weight_decay * parameter)
 //   parameter -= learning_rate * velocity
 //
-// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-add: the same norms give the
-// same bits on every device.
+// scale is the clipping factor (kernels/sgd.hpp). No fused multiply-adds are used, so the same
+// norms give the same bits on every device.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ namespace dp {
 
 struct LarsStep {
   float learning_rate = 0.1f, momentum = 0.9f, weight_decay = 0.0f;
-  double trust = 0.001;    // 0: not adapted, which is SGD
+  double trust = 0.001;    // 0: no adaptation, that is, SGD
   double clip_norm = 0.0;  // 0: no clipping
 };
 
@@ -39,9 +39,10 @@ DP_HD inline float lars_ratio(const LarsStep& step, const LarsNorms& norms, floa
                             (gradients + static_cast<double>(step.weight_decay) * weights));
 }
 
-// Updates one tensor. parameters, velocity: updated in place; all three of one size. `squares` is
-// the whole gradient's sum of squares, or null for no clipping. `step`, `norms` and `squares` are
-// read when the operation runs, so they must be in memory from Device::allocate_host.
+// Updates one tensor. parameters and velocity are updated in place. All three spans have the same
+// size. `squares` is the whole gradient's sum of squares, or null for no clipping. `step`, `norms`
+// and `squares` are read when the operation runs, so they must be in memory from
+// Device::allocate_host.
 void lars_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                  std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
                  const double* squares);

@@ -1,5 +1,5 @@
 // Loops over two arrays of floats, for accumulating gradients over parts of a batch, coupled weight
-// decay, averages of weights, and differences of weights. The same bits on every device.
+// decay, averages of weights, and differences of weights. Every device computes the same bits.
 #pragma once
 
 #include <span>

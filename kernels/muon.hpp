@@ -1,5 +1,6 @@
 // The operations of Muon (Jordan et al. 2024), in the form of airbench94_muon.py (Jordan 2024). A
-// parameter is a matrix of `rows` output channels. net/optimizers/muon.cpp puts the steps together.
+// parameter is a matrix of `rows` output channels. net/optimizers/muon.cpp calls the operations in
+// order.
 //
 //   velocity = momentum * velocity + gradient * scale
 //   X = nesterov ? gradient * scale + momentum * velocity : velocity        muon_direction
@@ -15,7 +16,7 @@
 // the result is the same.
 //
 // The loops give the same bits on every device. The matrix products do not, because Eigen and
-// cuBLAS add in different orders: all ranks need the same kind of device.
+// cuBLAS add in different orders. Therefore all ranks need the same kind of device.
 #pragma once
 
 #include <cmath>
@@ -42,8 +43,8 @@ DP_HD inline float muon_inverse_norm(double squares) {
   return static_cast<float>(1.0 / (std::sqrt(squares) + 1e-7));
 }
 
-// The factor of the parameter. `squares` is the parameter's sum of squares; null or zero: not
-// normalised.
+// The factor of the parameter. `squares` is the parameter's sum of squares; null or zero: the
+// weights are not normalised.
 DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* squares) {
   if (squares != nullptr && *squares > 0.0) {
     return static_cast<float>(std::sqrt(rows) / std::sqrt(*squares));
@@ -51,19 +52,19 @@ DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* 
   return 1.0f - step.learning_rate * step.weight_decay;
 }
 
-// Operations read arguments passed as pointers when they run, so these must be in memory from
+// Arguments passed as pointers are read when the operation runs, so they must point to memory from
 // Device::allocate_host.
 
-// x: assigned. squares: sum over the whole gradient; null: no clipping.
+// x: output. squares: the sum of squares of the whole gradient, or null for no clipping.
 void muon_direction(Device& device, std::span<const float> gradients, std::span<float> velocity,
                     std::span<float> x, const MuonStep* step, const double* squares);
-// squares: sum over x.
+// squares: the sum of squares of x.
 void muon_normalise(Device& device, std::span<float> x, const double* squares);
 // x: rows x columns, row-major, updated in place. workspace: muon_workspace() floats.
 [[nodiscard]] std::size_t muon_workspace(std::size_t rows, std::size_t columns);
 void muon_orthogonalise(Device& device, std::span<float> x, std::size_t rows, std::size_t columns,
                         std::span<float> workspace);
-// squares: sum over the parameters, which are then normalised; null: not normalised.
+// squares: the sum of squares of the parameters, or null if they are not to be normalised.
 void muon_apply(Device& device, std::span<float> parameters, std::span<const float> x,
                 std::size_t rows, const MuonStep* step, const double* squares);
 

@@ -15,7 +15,7 @@ namespace dp {
 
 void pad_shortcut_forward(Device& device, const TensorView& x, std::size_t stride,
                           const TensorView& y);
-// dx: assigned; skipped pixels get 0.
+// Overwrites dx; skipped pixels get 0.
 void pad_shortcut_backward(Device& device, const TensorView& dy, std::size_t stride,
                            const TensorView& dx);
 

@@ -8,11 +8,12 @@
 namespace dp {
 
 // Window (p, q) begins at row p * stride.h - padding.h and column q * stride.w - padding.w. Only
-// pixels inside the image count. Padding is at most half a window, so every window has some.
+// pixels inside the image count. Padding is at most half a window, so every window contains at
+// least one pixel.
 struct Pooling {
   Extent window = 2, stride = 2, padding = 0;
-  // Average pooling divides by the window's size, padding included (torch's default,
-  // count_include_pad), or by the number of its pixels that are inside the image.
+  // If true, average pooling divides by the window's size, padding included (torch's default,
+  // count_include_pad); if false, by the number of the window's pixels inside the image.
   bool counts_padding = true;
 };
 

@@ -2,7 +2,7 @@
 // images of all ranks.
 //
 // Every rank calls gather() at the same points, in the same order and with the same number of
-// floats, even if it has no images. The call returns when all ranks have made it.
+// floats, even if it has no images. gather() returns when all ranks have called it.
 // comm/mpi/prompt_gather.hpp transports the floats.
 #pragma once
 
@@ -17,7 +17,7 @@ class RankGather {
  public:
   virtual ~RankGather() = default;
   [[nodiscard]] virtual std::size_t ranks() const = 0;
-  // False if the ranks are not connected yet; gather() would throw.
+  // Returns false if the ranks are not connected yet; gather() would throw.
   [[nodiscard]] virtual bool is_served() { return true; }
   // Call while planning: gather() may later be called with up to this many floats per rank.
   virtual void reserve(std::size_t floats) = 0;

@@ -2,12 +2,12 @@
 //
 //   g = gradient * scale + weight_decay * parameter
 //   scale = clip_norm / norm if the gradient's norm is known and larger than clip_norm, else 1
-//   velocity = momentum * velocity + g            (velocity starts at 0, so the first step is g)
+//   velocity = momentum * velocity + g            (velocity starts at 0, so it is g at first)
 //   parameter -= learning_rate * (nesterov ? g + momentum * velocity : velocity)
 //
-// With momentum 0 the velocity equals g; it is then neither read nor written.
+// With momentum 0 the velocity would equal g, so it is neither read nor written.
 //
-// No fused multiply-add: the same bits on every device.
+// No fused multiply-adds are used, so every device computes the same bits.
 #pragma once
 
 #include <cmath>
@@ -31,14 +31,15 @@ DP_HD inline float clip_scale(double clip_norm, double squares) {
   return norm > clip_norm ? static_cast<float>(clip_norm / norm) : 1.0f;
 }
 
-// parameters, velocity: updated in place; all three of one size. `squares` is the gradient's sum of
-// squares, or null for no clipping. `step` and `squares` are read when the operation runs, so both
-// must be in memory from Device::allocate_host. A recording can thus be replayed with other values.
+// parameters and velocity are updated in place. All three spans have the same size. `squares` is
+// the gradient's sum of squares, or null for no clipping. `step` and `squares` are read when the
+// operation runs, so both must be in memory from Device::allocate_host. A recording can thus be
+// replayed with other values.
 void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                 std::span<float> velocity, const SgdStep* step, const double* squares);
 
-// *sum (from Device::allocate_host) = the sum of squares in double, added in a fixed tree: the same
-// bits for every number of threads.
+// *sum (from Device::allocate_host) = the sum of squares in double, added in a fixed tree, so that
+// the bits do not depend on the number of threads.
 void sum_of_squares(Device& device, std::span<const float> values, double* sum);
 
 }  // namespace dp

@@ -1,5 +1,5 @@
-// Softmax and cross-entropy together, with label smoothing as torch.nn.CrossEntropyLoss:
-// the target puts 1 - smoothing + smoothing / K on the label and smoothing / K elsewhere.
+// Softmax and cross-entropy together, with label smoothing as in torch.nn.CrossEntropyLoss: the
+// target puts 1 - smoothing + smoothing / K on the label and smoothing / K elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct LossSums {
   }
 };
 
-// logits: N x K fp32. labels: N, in [0, K), in device memory. d_logits: gradient of sum(loss) /
-// divisor, assigned; may alias logits; absent for evaluation. divisor: the step's global sample
-// count. sums: assigned; from Device::allocate_host. The host may read it once the operation has
-// run.
+// logits: N x K fp32. labels: N, in [0, K), in device memory. d_logits: output, the gradient of
+// sum(loss) / divisor; may alias logits; absent in evaluation. divisor: the number of samples of
+// all ranks in the training step. sums: output, in memory from Device::allocate_host; the host may
+// read it once the operation has run.
 void softmax_cross_entropy(Device& device, const TensorView& logits, const std::int32_t* labels,
                            float smoothing, double divisor, const TensorView& d_logits,
                            LossSums* sums);

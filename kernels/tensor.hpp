@@ -2,8 +2,8 @@
 // order in memory. Views own nothing.
 //
 // Memory order: [N][C / b][H][W][b] with the channel block b. b == C is plain NHWC; b == 16 (or 8)
-// is the blocked layout nChw16c that suits vector units. One number describes both, so an operation
-// written for blocks also handles NHWC.
+// is the blocked layout nChw16c that suits vector units. The number b describes both layouts, so an
+// operation written for blocks also handles NHWC.
 #pragma once
 
 #include <cstddef>

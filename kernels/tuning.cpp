@@ -9,10 +9,10 @@ namespace dp {
 
 namespace {
 
-// The minimum of up to three interleaved runs after a warm-up: other work on the machine only ever
-// adds time. A candidate must win by 3 % to displace the fixed rule's choice. One that is far
-// behind after a round is not run again, and operations that take long, whose times differ little
-// from run to run, have fewer rounds.
+// A candidate's time is the minimum of up to three interleaved runs after a warm-up, because other
+// work on the machine can only add time. A candidate must win by 3 % to displace the fixed rule's
+// choice. A candidate that is far behind is not run again. Long operations are run fewer times,
+// because their times differ little from run to run.
 std::size_t fastest_of(std::size_t candidates, const std::function<double(std::size_t)>& seconds) {
   constexpr int kRounds = 3;
   constexpr double kFarBehind = 1.3, kLong_s = 0.25;

@@ -20,7 +20,7 @@ class Tuning {
   explicit Tuning(bool measure) : measure_(measure) {}
 
   // Returns the index of the chosen candidate. `candidates` are names, the fixed rule's choice
-  // first; `seconds(i)` runs candidate i once and returns its time. Called while planning only.
+  // first; `seconds(i)` runs candidate i once and returns its time. Call this while planning only.
   std::size_t choose(const std::string& key, std::span<const std::string> candidates,
                      const std::function<double(std::size_t)>& seconds);
 

@@ -1,7 +1,7 @@
 // The operations in kernels/ as each backend declares them: the same functions, taking the
-// backend's device. The operation headers have the contracts. cpu/twins.hpp and cuda/twins.hpp
-// include this file inside their namespaces, after the operation headers; TwinDevice is the
-// backend's device there.
+// backend's device. The operation headers document them. cpu/twins.hpp and cuda/twins.hpp include
+// this file inside their namespaces, after the operation headers; TwinDevice is then the backend's
+// device.
 
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(TwinDevice& device,
                                                          const BatchNormDesc& desc);

@@ -4,7 +4,7 @@
 //
 // The parts are joined as follows. The remainder over A then B is the remainder over B, started
 // with 0, plus the remainder over A advanced by B's length. Advancing by a fixed length is a linear
-// map of 32 bits, which a table for each of the four bytes gives.
+// map of 32 bits, which one table for each of the four bytes computes.
 #include "kernels/base/crc32c.hpp"
 
 #include <array>
@@ -81,7 +81,8 @@ constexpr std::uint32_t times(const Matrix& matrix, std::uint32_t vector) {
   return sum;
 }
 
-// Table that advances a remainder over `length` zero bytes, a power of two; [k]: for its k-th byte.
+// Tables that advance a remainder over `length` zero bytes; `length` is a power of two. Table [k]
+// is for the k-th byte of the remainder.
 constexpr std::array<ByteTable, 4> make_shift(std::size_t length) {
   Matrix matrix{};
   for (std::size_t bit = 0; bit < 32; ++bit) matrix[bit] = after_byte(1u << bit);

@@ -2,7 +2,7 @@
 //
 // Every failure is a dp::Error: a one-sentence message and a kind, which decides the program's exit
 // code. The message names the subject, the value, and what is allowed or what to do. DP_ASSERT is
-// for our own mistakes only: no user input may reach it.
+// for our own mistakes only: no user input may trigger it.
 #pragma once
 
 #include <fmt/format.h>
@@ -51,8 +51,8 @@ template <class... Args>
 [[noreturn]] void assertion_failed(const char* expression, const std::string& message,
                                    const char* file, int line);
 
-// The exit code for the exception being handled: an Error's own, 70 for anything else. Writes its
-// message into `message`. Call only inside a catch block.
+// The exit code for the exception being handled: an Error's own, 70 for anything else. Writes the
+// exception's message into `message`. Call only inside a catch block.
 [[nodiscard]] int exit_code_of_current_exception(std::string& message);
 
 // Converts between integer types. Throws Error(internal) if the value does not fit.

@@ -7,7 +7,7 @@
 
 namespace dp {
 
-// 0 if unknown.
+// The parent of a process; 0 if unknown.
 [[nodiscard]] pid_t parent_of(pid_t process);
 
 // Parses a whole number, as in a launcher's environment variables; 0 if `text` is not one.

@@ -1,5 +1,5 @@
-// How images are turned into a network's input, in the form shared by the loader (io) and the GPU
-// kernel (kernels/augment.hpp).
+// Types that describe how images are turned into a network's input. The loader (io) and the GPU
+// kernel (kernels/augment.hpp) share them.
 #pragma once
 
 #include <array>
@@ -22,16 +22,17 @@ struct ImageShape {
   friend bool operator==(const ImageShape&, const ImageShape&) = default;
 };
 
-// Per channel, for pixels scaled to [0, 1]; the defaults are CIFAR-10's customary values.
+// The mean and deviation of each channel, for pixels scaled to [0, 1]. The defaults are the values
+// customary for CIFAR-10.
 struct Normalization {
   std::array<float, kColours> mean{0.4914f, 0.4822f, 0.4465f};
   std::array<float, kColours> deviation{0.2023f, 0.1994f, 0.2010f};
 };
 
 // Random crop, flip and cutout of one image. Pixel (h, w) of the output is pixel (h + shift_y, w' +
-// shift_x) of the source, with w' = w or, if flipped, width - 1 - w. Outside of the source it is
-// black or, with is_reflected, the source's mirror image (reflected_index). Output pixels in the
-// square of cut_side pixels at (cut_y, cut_x) are 0, the data set's mean.
+// shift_x) of the source, with w' = w or, if flipped, width - 1 - w. Pixels outside of the source
+// are black or, with is_reflected, show the source's mirror image (reflected_index). Output pixels
+// in the square of cut_side pixels at (cut_y, cut_x) are 0, the data set's mean.
 struct ImageCrop {
   std::int8_t shift_x = 0, shift_y = 0;
   std::uint8_t is_flipped = 0, is_reflected = 0;
@@ -39,8 +40,8 @@ struct ImageCrop {
 };
 
 // The index in a row of `size` pixels that is shown at index `at` if the row is mirrored at its
-// ends. The end pixels are not repeated (PyTorch's padding mode "reflect"). -size < at < 2 size -
-// 1.
+// ends. The end pixels are not repeated (PyTorch's padding mode "reflect"). Requires
+// -size < at < 2 size - 1.
 constexpr int reflected_index(int at, int size) {
   const int from_start = at < 0 ? -at : at;
   return from_start < size ? from_start : 2 * (size - 1) - from_start;

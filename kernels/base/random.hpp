@@ -1,8 +1,9 @@
 // Random numbers from a counter: value = f(key, counter), with no state to carry, share or save.
 //
 // Every consumer derives its own key from the run's seed and a stream's name, and counts positions
-// (sample index, step, element). Results therefore do not depend on threads, ranks or order of
-// evaluation, and a resumed run needs no generator state. Host and device give the same bits.
+// (sample index, training step, element). Results therefore do not depend on threads, ranks or
+// order of evaluation, and a resumed run needs no generator state. Host and device give the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ DP_HD constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The use of a stream of random numbers. The values are part of what a seed means: append, never
-// renumber.
+// The use of a stream of random numbers. The numeric values affect what a seed gives: append new
+// ones, and never renumber.
 enum class RandomStream : std::uint64_t {
   weights = 1,
   permutation = 2,
@@ -35,7 +36,7 @@ enum class RandomStream : std::uint64_t {
   byte_shares = 10,
 };
 
-// A random function of position. Copy freely.
+// A random function of a position. Cheap to copy.
 class CounterRng {
  public:
   DP_HD constexpr CounterRng(std::uint64_t seed, RandomStream stream, std::uint64_t a = 0,

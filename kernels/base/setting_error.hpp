@@ -1,8 +1,8 @@
 // Errors about settings that the user chose.
 //
-// A library has its own names for them ("codec", "timeout") and knows no program's options. Its
+// A library has its own names for settings ("codec", "timeout") and knows no program's options. Its
 // messages use these names, and the error records which settings it is about. The program replaces
-// them with its options' names (app/process/option_names.hpp).
+// the library's names with those of its options (app/process/option_names.hpp).
 #pragma once
 
 #include <string>
@@ -22,7 +22,8 @@ struct Setting {
   std::string_view word = {};  // empty: none
 };
 
-// Not needed for OutOfMemory (error.hpp): its remedies are always a smaller batch or model.
+// OutOfMemory (error.hpp) does not need this class, because its remedies are always a smaller batch
+// or model.
 class SettingError : public Error {
  public:
   // A value is refused: what() is "codec q7: unknown codec; known: none, fp16". If `remedy` is set,

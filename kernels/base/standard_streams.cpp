@@ -15,7 +15,7 @@ namespace dp {
 void open_standard_streams() noexcept {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // open() takes the lowest free number. The descriptors below are open, so it is this one.
+    // open() takes the lowest free number. All lower descriptors are open, so it takes this one.
     static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }
@@ -25,7 +25,7 @@ void check_output() {
   errno = 0;
   const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (is_complete || errno == EPIPE) return;
-  // The reason of an earlier failure was not kept, so try again to get it.
+  // The reason for an earlier failure was not kept, so try again to get it.
   if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
   if (errno == EPIPE) return;
   throw_error(ErrorKind::data, "standard output cannot be written{}",

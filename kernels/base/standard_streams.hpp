@@ -1,13 +1,14 @@
-// Descriptors 0 to 2: opens them if the process was started without them (`program >&-`), and
-// checks that all output was written.
+// Opens the descriptors 0 to 2 if the process was started without them (`program >&-`), and checks
+// that all output was written.
 #pragma once
 
 namespace dp {
 
-// Opens the descriptors 0, 1 and 2 that are closed. Otherwise the next file, pipe or socket that
-// the process opens would get such a number, and messages would end up in it. A descriptor opened
-// here fails like a closed one: reading from 0 and writing to 1 and 2 gives EBADF. Programs call
-// this before anything else, a library before it opens its first descriptor. Never throws.
+// Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise the next file, pipe or
+// socket that the process opens would get one of these numbers, and messages would end up in it. A
+// descriptor opened here fails like a closed one: reading from 0 and writing to 1 and 2 gives
+// EBADF. A program calls this before anything else, and a library before it opens its first
+// descriptor. Never throws.
 void open_standard_streams() noexcept;
 
 // Throws Error(data) if part of the printed text has not reached standard output. A reader that has

@@ -29,11 +29,11 @@ enum class StatePlace { host, device };            // device: access through Dev
 enum class StateShare { replicated, own };         // the same on all ranks, or per rank
 // How a rank combines the saved parts that it takes over when a run resumes with another number of
 // ranks: their sum (values still to be sent), their mean (statistics), or the first one (times).
-// spread: every rank takes an equal share of the sum over all parts (squares of noise, which add
-// up).
+// With `spread`, every rank takes an equal share of the sum over all parts (squares of noise, which
+// add up).
 enum class StateMerge { sum, mean, first, spread };
-// The unit of a block's numbers: one per value of the flat gradient, per row of its tensors, or per
-// tensor. none: the block is not divided by tensors.
+// What each number of a block belongs to: a value of the flat gradient, a row of one of its
+// tensors, or a tensor. `none`: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
 // Prefix of the names of the model's parameters, which are listed in the order of the flat buffer.
@@ -47,7 +47,8 @@ struct StateBlock {
   StateShare share = StateShare::replicated;
   StateMerge merge = StateMerge::sum;
   StateGrain grain = StateGrain::none;
-  // If set, replaces `merge`: called to add another rank's bytes to the block.
+  // If set, this function is called instead of using `merge`. It adds another rank's bytes to the
+  // block.
   std::function<void(std::span<const std::byte> other)> add = {};
 };
 

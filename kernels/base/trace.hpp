@@ -1,10 +1,10 @@
 // Time slices of threads, for dptrain's --trace (io/files/trace_file.hpp writes them).
 //
 // A *track* is the list of one thread's *slices*, each with its begin and end on the host's steady
-// clock. It records a *window* of steps. Its memory is allocated before the steps begin; slices
-// that do not fit are dropped and counted. Code that can be traced takes a TraceTrack*, which is
-// null when tracing is off and then costs one branch. One thread at a time uses a track; nothing
-// here fails.
+// clock. A track records a *window* of training steps. Its memory is allocated before the first of
+// them; slices that do not fit are dropped and counted. Code that can be traced takes a
+// TraceTrack*, which is null when tracing is off and then costs one branch. Only one thread at a
+// time may use a track. None of these functions fails.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@
 
 namespace dp {
 
-// The subject of a slice, and what its `id` numbers. On the training loop's track, all slices
-// except the layers' are parts of a step, named as in the run log. On the reducer's track, all
-// slices except buckets follow each other without overlap.
+// The subject of a slice, which also decides what its `id` means. On the training loop's track, all
+// slices except the layers' are parts of a training step, named as in the run log. On the reducer's
+// track, all slices except buckets follow each other without overlap.
 enum class TraceKind : std::uint8_t {
   // the training loop
   step,
@@ -36,7 +36,7 @@ enum class TraceKind : std::uint8_t {
   decode,
   wire_wait,
   peer_wait,    // waits for a rank that has not begun the bucket
-  p_factor,     // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
+  p_factor,     // powersgd: P = M Q of a tensor; `segment`: its number in the bucket
   q_factor,     // Q = M^T P, after P is made orthonormal
   p_q_product,  // the delivered P Q^T
   hook,         // the caller's work before or after the exchange
@@ -62,10 +62,10 @@ using TraceClock = std::chrono::steady_clock;
 
 class TraceTrack {
  public:
-  // Before the steps begin: allocates the memory, and sets the window of steps.
+  // Call before the first training step. Allocates the memory and sets the window of steps.
   void reserve(std::size_t events) {
-    // Left uninitialised, so that pages are not touched unless used: a reserve large enough for the
-    // largest network costs small ones nothing.
+    // The memory is left uninitialised, so that unused pages are never touched. Reserving enough
+    // for the largest network therefore costs small ones nothing.
     memory_.reset(static_cast<TraceEvent*>(::operator new(events * sizeof(TraceEvent))));
     capacity_ = events;
     count_ = 0;
@@ -77,7 +77,7 @@ class TraceTrack {
 
   [[nodiscard]] bool covers(std::uint64_t step) const { return step - first_ < steps_; }
   [[nodiscard]] bool begins_with(std::uint64_t step) const { return steps_ > 0 && step == first_; }
-  // The recording thread calls it: slices recorded from now on belong to this step.
+  // Called by the recording thread. Slices recorded from now on belong to this training step.
   void begin_step(std::uint64_t step) {
     step_ = static_cast<std::uint32_t>(step);
     is_on_ = covers(step);
@@ -85,7 +85,7 @@ class TraceTrack {
   [[nodiscard]] bool is_on() const { return is_on_; }
   [[nodiscard]] std::uint32_t step() const { return step_; }
 
-  // Adds a slice of the step that it names; dropped if the window does not cover that step.
+  // Adds a slice. It is dropped if the window does not cover event.step.
   void add(const TraceEvent& event) {
     if (!covers(event.step)) return;
     if (count_ == capacity_) {
@@ -109,7 +109,7 @@ class TraceTrack {
   bool is_on_ = false;
 };
 
-// A slice of the current step, from this object's construction to its destruction.
+// A slice of the current training step, from this object's construction to its destruction.
 class TraceSlice {
  public:
   TraceSlice(TraceTrack* track, TraceKind kind, std::size_t id = 0)

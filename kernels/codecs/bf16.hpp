@@ -2,14 +2,14 @@
 //
 // Wire format of a segment of n floats:
 //     bfloat16 value[n]          little-endian; 1 sign, 8 exponent, 7 mantissa bits
-// Rounds to nearest, ties to even. Magnitudes above the largest bfloat16, 0x1.FEp127, become that.
-// Denormals are kept. NaN and infinities are never sent.
+// Rounds to nearest, ties to even. Magnitudes above the largest bfloat16, 0x1.FEp127, become that
+// value. Denormals are kept. NaN and infinities are never sent.
 //
 // Error: |v - decoded| <= max(2^-8 |v|, 2^-134). Contraction c = 2^-8 for values in the normal
-// range. Compared with fp16 it has the range of fp32, so nothing is clamped or vanishes, but an
-// eighth of the precision.
+// range. Compared with fp16, bf16 has only an eighth of the precision. But it has the range of
+// fp32, so no value is clamped or vanishes.
 //
-// Same bytes everywhere: the rounding is integer arithmetic.
+// The bytes are the same everywhere, because rounding is integer arithmetic.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ DP_HD inline std::uint16_t from_float(float v) {
   const std::uint32_t rounded = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16;
   return static_cast<std::uint16_t>(sign | (rounded < 0x7F7Fu ? rounded : 0x7F7Fu));
 }
-// Exact.
+// The conversion is exact.
 DP_HD inline float to_float(std::uint16_t half) {
   return std::bit_cast<float>(std::uint32_t{half} << 16);
 }
@@ -47,7 +47,8 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-8; }
 
-  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
+  // The parts from which every device's loops are built (see linear.hpp). Values are not grouped in
+  // blocks, so Block is empty.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -66,7 +67,7 @@ class Format {
                                       [](float v, std::size_t) { return code_of(v, {}); });
   }
 
-  // False if a value is not finite.
+  // Returns false if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {

@@ -64,7 +64,7 @@ void pack(std::byte* codes, std::size_t m, CodeOf code_of) {
     static_assert(kBits == 16);
 #pragma omp simd
     for (std::size_t i = 0; i < m; ++i) {
-      // memcpy: the payload may lie at any address.
+      // memcpy, because the payload may be at any address.
       const auto code = static_cast<std::uint16_t>(code_of(i));
       std::memcpy(codes + 2 * i, &code, 2);
     }
@@ -152,7 +152,7 @@ void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of)
   });
 }
 
-// Host: the same for 16-bit floats of any kind. Returns the bits of the largest magnitude among the
+// Host: decode() for 16-bit floats of any kind. Returns the bits of the largest magnitude among the
 // codes.
 template <bool kAdd, class ValueOf>
 std::uint32_t decode_halves(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {

@@ -7,7 +7,7 @@
 // A codec works on the memory of one device, the host or a GPU. Host codecs have no state: every
 // method may be called from any thread and allocates nothing. GPU codecs share one queue
 // (cuda_queue.hpp) and may be used by one thread at a time; they allocate if a segment is longer
-// than all before. The same input gives the same payload on every machine and device
+// than all earlier ones. The same input gives the same payload on every machine and device
 // (scaled_blocks.hpp explains how).
 //
 // A new codec is one header in this folder and one row in codec_rows.hpp. Decoding a payload that
@@ -26,28 +26,29 @@
 
 namespace dp {
 
-// The inputs of an encode besides the values and the spec; they may change from step to step. They
-// say where in a run the segment is, and how finely to round. Codecs that draw random numbers
-// derive them from here only. Ranks need not agree on a context, and decoders do not get it: an
-// encoder writes what the decoder needs (randk's key) into the payload.
+// The inputs of encode() besides the values and the spec: where in a run the segment is, and how
+// finely to round. They may change from one training step to the next. Codecs derive random numbers
+// from these inputs only. Ranks need not agree on a context, and decoders do not get it: an encoder
+// writes what the decoder needs (such as randk's key) into the payload.
 struct EncodeContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::uint32_t bucket = 0;
   std::uint32_t rank = 0;
   std::uint64_t offset = 0;  // of the segment's first float in the flat gradient
-  // Distance between neighbouring values of a uniform quantiser, for codecs with an adjustable
-  // step. 0: the codec's own choice.
+  // The step size of a uniform quantiser (the distance between neighbouring decoded values), for
+  // codecs with an adjustable one. 0: the codec chooses.
   float quantiser_step = 0.0f;
-  // For the same codecs: bits per value of a dense payload without a step: 4 or 8 as q4 or q8, 16
-  // as bf16, 32 as fp32. 0: as usual.
+  // For the same codecs: requests a dense payload with this many bits per value, which has no step
+  // size: 4 (as q4), 8 (as q8), 16 (as bf16) or 32 (as fp32). 0: no such request.
   unsigned dense_bits = 0;
 };
 
 struct [[nodiscard]] EncodeResult {
   std::size_t payload_bytes = 0;
   bool finite = true;  // false: the input held NaN, an infinity or more than the codec can carry
-  // Finite values that the host's codec clamped to its largest one, and the index of the first one.
+  // The number of finite values that a host codec clamped to its largest value, and the index of
+  // the first one.
   std::size_t clamped = 0, first_clamped = 0;
 };
 
@@ -61,17 +62,17 @@ class Codec {
   [[nodiscard]] const CodecSpec& spec() const { return spec_; }
   // True for a GPU's codec. `partial`, `out` and `residual` are then GPU memory, and `payload` is
   // memory that the GPU can access (its own, or Device::allocate_host). All work has ended when a
-  // call returns. Work that others enqueued on this memory must have ended before the call.
+  // call returns. Work that was enqueued elsewhere on this memory must have ended before the call.
   [[nodiscard]] virtual bool is_on_device() const { return false; }
   // The memory that this codec works on, for sums over it.
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
-  // Segment lengths are multiples of it.
+  // The number of floats in a block. Segment lengths are multiples of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
   // Whether EncodeContext::quantiser_step and dense_bits have an effect.
   [[nodiscard]] virtual bool takes_step() const { return false; }
   // True if decode(encode(x)) is x, bit for bit, for every finite x.
   [[nodiscard]] virtual bool is_lossless() const = 0;
-  // No payload of n floats is longer. encode() needs this much room.
+  // An upper bound on the length of a payload of n floats. encode() needs this much room.
   [[nodiscard]] virtual std::size_t max_payload_bytes(std::size_t n) const = 0;
   // The length of every payload of n floats, if it does not depend on the values.
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
@@ -128,8 +129,8 @@ class Codec {
 // Makes a codec for memory of the host; null for a codec that is an exchange of its own
 // (CodecInfo::is_exchange).
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
-// Makes a codec for memory of that device, which must outlive the codec. Null if the codec has no
-// form for such a device.
+// Makes a codec for memory of that device, which must outlive the codec. Returns null if the codec
+// has no form for such a device.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device);
 // Whether make_codec returns a codec for a device of that kind.
 [[nodiscard]] bool has_codec(const CodecSpec& spec, DeviceKind kind);

@@ -1,7 +1,7 @@
-// Parsing and printing of codec specs, and their help, all from the table of codecs
-// (codec_rows.hpp). A spec is split at its first colon and at commas; each value is checked by the
-// row's parameter of that key, missing ones get their defaults, and the rules for feedback are
-// applied last.
+// Parses and prints codec specs, and makes their help texts, all from the table of codecs
+// (codec_rows.hpp). Parsing splits a spec at its first colon and at commas, and checks each value
+// against the codec's parameter of that key. Missing keys then get their defaults, and the rules
+// for feedback are applied last.
 #include "kernels/codecs/codec_spec.hpp"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ std::optional<std::size_t> place_of(const CodecParameter& parameter, std::string
   return static_cast<std::size_t>(found - choices.begin());
 }
 
-// Nothing if the text is not allowed.
+// The value that the text stands for; nothing if it is not allowed.
 std::optional<double> value_of(const CodecParameter& parameter, std::string_view text) {
   if (parameter.kind == Kind::choice) {
     const auto place = place_of(parameter, text);
@@ -70,7 +70,7 @@ std::optional<double> value_of(const CodecParameter& parameter, std::string_view
   const char* last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
   if (error != std::errc() || end != last) return std::nullopt;
-  // Written so that NaN is outside.
+  // Written so that NaN counts as outside.
   const bool is_inside = value >= parameter.least && value <= parameter.most &&
                          !(parameter.is_above_least && value == parameter.least);
   if (!is_inside) return std::nullopt;

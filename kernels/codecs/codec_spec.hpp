@@ -24,7 +24,7 @@ struct CodecParameter {
   std::string_view help;  // one line
   Kind kind = Kind::number;
   double preset = 0.0;  // the default value; for a choice, its index
-  // For numbers.
+  // The limits of a number.
   double least = 0.0, most = 0.0;
   bool is_above_least = false;    // `least` itself is not allowed
   std::size_t multiple_of = 1;    // for whole numbers
@@ -88,26 +88,26 @@ struct CodecInfo {
   // average out. A spec with that choice has feedback off and refuses ef=on (not ef=force), because
   // a residual of random errors grows instead of being sent.
   std::string_view unbiased_when = {};
-  // In the order of the canonical form. Constants, never freed.
+  // The keys, in the order of the canonical form. They are constants and never freed.
   std::span<const CodecParameter> parameters = {};
-  // The codec for one-dimensional tensors and for buckets too small to gain: fp32, unless that
-  // would cost as much as all other tensors together.
+  // The codec for one-dimensional tensors and for buckets too small to gain from compression. This
+  // is fp32, unless these tensors would then take as many bytes as all other tensors together.
   std::string_view small_codec = "none";
-  // The codec's preferred topology, used if none is chosen; empty: the usual one.
+  // The codec's preferred topology, used if the user chooses none; empty: the usual topology.
   std::string_view topology = {};
   // The specs that dpbench and --plan measure; empty: the name alone.
   std::span<const std::string_view> samples = {};
   // The codec is an exchange and does not encode segments: make_codec returns null.
   bool is_exchange = false;
 
-  // Null if the codec has no such key.
+  // Returns null if the codec has no such key.
   [[nodiscard]] const CodecParameter* find(std::string_view key) const;
   // Whether the codec drops values that can be fed back; `ef=` is then allowed.
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
-// Names and texts for --help: codec_help() lists every codec with its size and its keys' defaults,
-// codec_key_help() what the keys mean and allow.
+// Names and texts for --help. codec_help() lists every codec with its size and its keys' defaults;
+// codec_key_help() lists what the keys mean and which values they allow.
 using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] HelpEntries codec_help();
 [[nodiscard]] HelpEntries codec_key_help();
@@ -116,7 +116,7 @@ using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::span<const CodecInfo> codec_list();
 // The samples of all codecs, in the same order.
 [[nodiscard]] std::vector<std::string> codec_samples();
-// Null if no codec has that name.
+// Returns null if no codec has that name.
 [[nodiscard]] const CodecInfo* find_codec(std::string_view name);
 
 // A codec and its settings, checked.
@@ -127,7 +127,7 @@ struct CodecSpec {
   // The values of all other keys. A choice is stored as its index among the choices.
   std::map<std::string, double, std::less<>> settings = {};
 
-  // The codec none, which sends fp32.
+  // The codec `none`, which sends fp32.
   [[nodiscard]] static CodecSpec exact() { return {}; }
   [[nodiscard]] bool is_exact() const { return *this == exact(); }
 

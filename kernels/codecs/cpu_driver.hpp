@@ -1,5 +1,5 @@
-// The generic CPU driver: implements the interface of codec.hpp for a codec's Format (one header
-// each: linear.hpp, fp16.hpp, none.hpp).
+// The generic CPU driver: implements the interface of codec.hpp for a codec's Format (each has its
+// own header, such as linear.hpp).
 //
 // A Format is made from a CodecSpec. It defines the length of a payload and how one block is
 // encoded and decoded; if it draws random numbers (kDraws), its encode_block takes a Draws as well.
@@ -28,8 +28,8 @@ namespace dp {
 [[nodiscard]] std::uint32_t largest_magnitude_bits(const float* partial, const float* residual,
                                                    std::size_t n);
 
-// Counts the values of partial + residual that are beyond the largest one, and notes the first;
-// residual may be null.
+// Counts the values of partial + residual whose magnitude is above `largest`, and notes the index
+// of the first one. residual may be null.
 void count_clamped(std::span<const float> partial, const float* residual, float largest,
                    EncodeResult& result);
 

@@ -8,7 +8,7 @@
 
 namespace dp::cuda {
 
-// Null if the codec has no form for a GPU. The device must outlive the codec.
+// Returns null if the codec has no form for a GPU. The device must outlive the codec.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, CudaDevice& device);
 
 }  // namespace dp::cuda

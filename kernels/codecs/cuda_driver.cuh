@@ -1,7 +1,7 @@
 // The generic CUDA driver: implements the interface of codec.hpp for a codec's Format, on GPU
-// memory. Payloads, decoded values and residuals equal the CPU's, bit for bit: the arithmetic of a
-// value is the Format's, from the same source, and values are combined only by maxima. The driver
-// itself has the loops over a segment (cuda_tiles.cuh).
+// memory. Payloads, decoded values and residuals equal the CPU's, bit for bit: each value is
+// computed by the Format's functions, from the same source, and values are combined only by maxima.
+// The driver itself has the loops over a segment (cuda_tiles.cuh).
 //
 // Encoding takes two kernels, because no residual may change before the whole segment is known to
 // be finite. scan_kernel decodes and adds a received payload, if there is one, and finds the tiles'
@@ -200,7 +200,7 @@ class CudaCodec final : public Codec {
  private:
   [[nodiscard]] Tiling tiling(std::size_t n) const {
     const std::size_t length = block() > 1 ? block() : 2048;
-    // A warp is enough for a tile of up to 4 x 4 positions a thread.
+    // A warp is enough for a tile if each of its threads gets at most 4 x 4 positions.
     const bool is_small = code_layout::positions(length, Format::kCodeBits) <= 32 * 16;
     return {.n = n,
             .length = length,

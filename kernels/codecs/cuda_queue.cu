@@ -1,6 +1,6 @@
-// The sums of CodecQueue: squares take two kernels (a fixed number of blocks, then one block that
-// adds their sums, so the order depends on n alone); a search for values that are not finite; an
-// addition.
+// CodecQueue's operations on segments: a sum of squares, a search for values that are not finite,
+// and an addition. The sum takes two kernels: a fixed number of blocks, then one block that adds
+// their sums. Its order therefore depends on n alone.
 #include "kernels/codecs/cuda_queue.hpp"
 
 #include "kernels/cuda/launch.cuh"

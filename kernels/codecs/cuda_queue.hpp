@@ -3,11 +3,11 @@
 // different codecs never overlap. One thread at a time uses the queue: the thread that exchanges
 // gradients. The GPU must be that thread's current device.
 //
-// This queue and the device's other queues do not wait for each other: memory written by others
-// must be complete before a call reads it.
+// This queue and the device's other queues do not wait for each other: what other queues write must
+// be complete before a call reads it.
 //
-// A call is: begin(), kernels on stream(), finish(). Kernels report their findings to the host in a
-// *report* in host memory; finish() waits for the kernels and then reads it.
+// A call consists of begin(), kernels on stream(), and finish(). Kernels report their findings to
+// the host in a *report* in host memory; finish() waits for the kernels and then reads it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -41,7 +41,7 @@ class CodecQueue final : public SegmentMemory {
   };
 
   explicit CodecQueue(CudaDevice& device);
-  // The device's queue. The first codec creates it; it is destroyed with the last one.
+  // The device's queue. The first codec creates it; the queue is destroyed with the last codec.
   [[nodiscard]] static std::shared_ptr<CodecQueue> of(CudaDevice& device);
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }

@@ -4,7 +4,8 @@
 // A segment is cut into *tiles*: the codec's blocks, or 2048 floats if it has none. A *group* of
 // threads, a warp or a block, processes one tile at a time. Each of its threads takes 4 positions
 // of each stream of codes (code_layout.hpp). Floats move 16 bytes at a time if they are aligned.
-// Codes are stored as whole words, consecutively by warp, which suits a payload across the bus.
+// Each warp stores its codes as consecutive whole words, which suits a payload on the other side of
+// the bus.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ __device__ inline bool is_aligned(const void* p, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Moves the first `count` of 4 floats. Loading gives zeros for the others; storing does not touch
-// them.
+// Moves the first `count` of 4 floats. Loading gives zeros for the remaining floats; storing does
+// not touch them.
 __device__ inline void load_floats(const float* from, unsigned count, float (&v)[4]) {
   if (count == 4 && is_aligned(from, sizeof(float4))) {
     const float4 all = *reinterpret_cast<const float4*>(from);
@@ -34,8 +35,8 @@ __device__ inline void load_floats(const float* from, unsigned count, float (&v)
 __device__ inline void store_floats(float* to, unsigned count, const float (&v)[4]) {
   if (count == 4 && is_aligned(to, sizeof(float4))) {
 #ifdef __CUDA_ARCH__
-    // nvcc merges a plain store with the single-float stores below, into one store after the other.
-    // `to` is in global memory.
+    // nvcc would merge a plain store with the single-float stores below, and make it single stores,
+    // too. `to` is in global memory.
     asm("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
         "f"(v[3])
         : "memory");
@@ -117,7 +118,7 @@ struct Codes {
   static constexpr unsigned kMask = kBits == 32 ? 0xFFFFFFFFu : (1u << kBits % 32) - 1;
   std::uint32_t words[kPositionBytes] = {};
 
-  // The code of stream k at position j of the 4.
+  // The first bit of the code of stream k at position j of the 4.
   static constexpr unsigned first_bit(unsigned j, unsigned k) {
     return j * 8 * kPositionBytes + k * kBits;
   }
@@ -180,8 +181,8 @@ __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
   return value;
 }
 
-// Reads the head of a tile from a payload. False if no encoder writes such a head. If the format
-// has no heads, every block is the same.
+// Reads the head of a tile from a payload. Returns false if no encoder writes such a head. If the
+// format has no heads, every block is the same.
 template <class Format>
 __device__ bool read_block(const Format& format, const std::byte* payload, std::size_t tile,
                            typename Format::Block& block) {

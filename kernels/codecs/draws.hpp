@@ -14,12 +14,13 @@ class Draws {
  public:
   explicit Draws(const EncodeContext& context) : Draws(key_of(context)) {}
 
-  // 32 random bits at an index: two rounds of a 32-bit hash (lowbias32 of C. Wellons' Hash
-  // Prospector), with half of the segment's key before each. Unlike 64-bit products it vectorises.
+  // 32 random bits at an index. A 32-bit hash (lowbias32 of C. Wellons' Hash Prospector) is applied
+  // twice; half of the segment's key is mixed in before each time. Unlike 64-bit products, this
+  // hash vectorises.
   DP_HD std::uint32_t bits(std::uint32_t index) const { return mix(mix(index ^ low_) + high_); }
   // Uniform in (0, 1): an odd multiple of 2^-24, so its mean is exactly a half.
   DP_HD float uniform(std::uint32_t index) const {
-    // The upper 23 bits fit a signed integer, which every vector unit converts.
+    // The upper 23 bits fit a signed integer, which every vector unit can convert to float.
     return static_cast<float>(static_cast<std::int32_t>(bits(index) >> 9)) * 0x1p-23f + 0x1p-24f;
   }
 

@@ -59,7 +59,7 @@ std::size_t write_floats(std::span<const float> partial, float* residual, std::b
   return n * sizeof(float);
 }
 
-// False if a value is not finite.
+// Returns false if a value is not finite.
 bool add_floats(std::span<const std::byte> body, bool is_half, std::span<float> out) {
   const std::size_t n = out.size();
   if (is_half) {
@@ -81,7 +81,7 @@ constexpr std::size_t kBlock = entropy::kBlock;
 
 std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
-// The largest magnitudes of partial + residual, as bits, per block, in memory at any address.
+// The largest magnitude of partial + residual in each block, as bits, in memory at any address.
 class BlockMaxima {
  public:
   BlockMaxima(std::span<const float> partial, const float* residual, std::byte* memory)
@@ -127,8 +127,8 @@ void quantise_block(const float* partial, float* residual, std::size_t m, float 
   }
 }
 
-// At few bits most blocks contain only zeros. Their largest magnitude shows this before any code is
-// computed: up to half a step rounds to zero.
+// At few bits a value, most blocks contain only zeros. A block's largest magnitude shows this
+// before any code is computed, because values of up to half a step become zero.
 template <bool kHasResidual>
 entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, float step,
                              const BlockMaxima& maxima, std::byte* memory) {
@@ -185,7 +185,7 @@ std::size_t Ecq::max_payload_bytes(std::size_t n) const {
 
 std::size_t Ecq::expected_payload_bytes(std::size_t n) const {
   // Measured bits per value for steps of 2, 3, 4 and 5: 0.79, 0.35, 0.12 and 0.061. Fine steps take
-  // the bits of a Gaussian, 2.05 - log2(step).
+  // as many bits as for a Gaussian: 2.05 - log2(step).
   const double step = spec().number("step");
   const double bits =
       std::min(2.05 - std::log2(std::min(step, 4.0)), 0.35 * std::exp(-0.87 * (step - 3.0)));
@@ -218,7 +218,7 @@ float Ecq::own_step(const float* partial, const float* residual, std::size_t n,
 }
 
 float Ecq::blended(float set, float own) const {
-  // The root of each factor, because the product of both might overflow.
+  // Takes the root of each factor, because the product of both might overflow.
   const float half = std::sqrt(set) * std::sqrt(own);
   return quarters_ == 1 ? std::sqrt(set) * std::sqrt(half) : half;
 }

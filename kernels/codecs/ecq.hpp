@@ -1,6 +1,6 @@
-// ecq: an entropy-coded quantiser. Values become whole multiples of one *step* that is several
-// times their root mean square, so most become zero. An entropy coder writes the result, and error
-// feedback sends the dropped part later.
+// ecq: an entropy-coded quantiser. Values become whole multiples of one step size, the *step*
+// below. It is several times the values' root mean square, so most values become zero. An entropy
+// coder writes the result, and error feedback sends the dropped part later.
 //
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
@@ -16,29 +16,31 @@
 // from their bits.
 //
 // Dense forms (bf16, fp32, q4, q8) are sent if EncodeContext::dense_bits is set. The caller sets it
-// if the link has room for them anyway: they are finer, and cheaper to encode than coded ones.
+// if the link has room for dense payloads anyway, because these are finer and cheaper to encode
+// than coded ones.
 //
-// Otherwise the step is EncodeContext::quantiser_step if that is set, else the segment's own step:
-// the key `step` times the root mean square of v in the segment, but at most the largest magnitude.
-// Either is raised to 1/127 of the largest magnitude if necessary. Clipping large values instead
-// trains badly even with feedback (final loss 1.96 instead of 1.51, at 2 bits).
+// In coded and plain payloads the step is EncodeContext::quantiser_step if that is set (the *set
+// step*). If not, it is the segment's *own step*: the key `step` times the root mean square of v in
+// the segment, but at most the largest magnitude. A step below 1/127 of the largest magnitude is
+// raised to that, so no value is clipped. Clipping large values trains badly even with feedback
+// (final loss 1.96 instead of 1.51, at 2 bits a value).
 //
-// The key `blend` = a mixes a step that is set with the segment's own step,
+// The key `blend` = a mixes the set step with the segment's own step:
 //
-//     set^(1 - a) * own^a                a = 0, 1/4 or 1/2, by square roots
+//     set^(1 - a) * own^a                a = 0, 1/4 or 1/2; computed with square roots
 //
-// so that segments of small values get a finer step than one common step would give them.
+// Segments of small values thus get a finer step than one common step would give them.
 //
-// Rounding is plain, without a dead zone (a wider interval around zero that becomes zero). For one
-// vector a dead zone has the smaller error, but with feedback it trains worse. In a prototype of
-// this codec, which used the entropy of the codes as its rate, the final loss was 0.939 at 0.89
-// bits with a dead zone and 0.858 at 0.66 bits without.
+// Rounding is plain, without a dead zone (a wider interval around zero that becomes zero). For a
+// single vector a dead zone gives a smaller error, but with feedback the model trains worse. In a
+// prototype of this codec, the final loss was 0.939 at 0.89 bits a value with a dead zone, and
+// 0.858 at 0.66 bits a value without it. (The bits were computed as the entropy of the codes.)
 //
 // Error: at most step / 2. If the step is set, no residual therefore exceeds step / 2, or 1/254 of
 // the largest magnitude. With the segment's own step the largest value always gets a code of at
 // least 1 and loses at most half of itself: c^2 = 1 - 0.75 / n for n floats, at most kMostFloats.
-// This bound is for one sent value among many of equal size. Typical gradients lose 20 to 45 % of
-// their squared norm at 0.6 to 0.15 bits a value.
+// This bound describes one sent value among many of equal size. Typical gradients lose 20 to 45 %
+// of their squared norm at 0.6 to 0.15 bits a value.
 #pragma once
 
 #include <memory>
@@ -62,7 +64,7 @@ class Ecq final : public Codec {
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const override {
     return std::nullopt;
   }
-  // Estimated from the bits that gradients took with this step.
+  // An estimate from the bits per value that were measured on gradients with this step.
   [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const override;
   [[nodiscard]] double contraction() const override;
 
@@ -81,7 +83,7 @@ class Ecq final : public Codec {
 
   float step_;                                 // in root mean squares
   std::size_t quarters_;                       // `blend` in quarters
-  std::unique_ptr<const Codec> four_, eight_;  // of the dense forms
+  std::unique_ptr<const Codec> four_, eight_;  // codecs of two dense forms
 };
 
 }  // namespace dp

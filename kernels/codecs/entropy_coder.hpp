@@ -7,22 +7,21 @@
 //
 // Blocks differ much in how many codes are nonzero, and layers differ even more. The count
 // therefore selects the table for the gaps, and no table is learnt or sent. On gradients with their
-// residuals, the built-in tables cost 1 to 2 % more than the best tables. The total is 6 to 25 %
-// below the entropy of the codes taken one by one.
+// residuals, payloads are 1 to 2 % longer than with the best tables. The total is 6 to 25 % below
+// the entropy of the codes taken one by one.
 //
-//   count   its bucket (kCountBuckets), by a table that the previous block's bucket selects; then
-//           its position in the bucket, as plain bits
-//   size    if the count is not 0: the bucket of the levels' mean (kSizeBuckets), by a table that
-//           the previous size selects
-//   gap     by the count's table, without its lowest `shift` bits; these and the sign as plain bits
-//   level   by the size's table; omitted if all levels of the block are 0
+//   count   its bucket (kCountBuckets), coded with a table that the previous block's bucket
+//           selects; then its position in the bucket, as plain bits
+//   size    only if the count is not 0: the bucket of the mean level (kSizeBuckets), coded with a
+//           table that the previous size selects
+//   gap     without its lowest `shift` bits, coded with a table that the count selects; these bits
+//           and the sign follow as plain bits
+//   level   coded with a table that the size selects; omitted if all levels of the block are 0
 //
 // The last symbol of a gap or level table is an escape: it adds kGapSymbols - 1 (kLevelSymbols - 1)
 // to the value, and another symbol follows. Table entries are probabilities in units of 1/2048.
 // Gaps and levels have geometric distributions; probabilities of buckets fall with the distance
 // from the previous bucket.
-// zeros, or kLevelSymbols - 1, are taken off). Table entries are probabilities in 1/2048: of
-// geometric distributions for gaps and levels, falling with the distance for buckets.
 //
 // Symbols are coded by range asymmetric numeral systems (rANS; Duda 2013) with one 32-bit state, or
 // with two that alternate; a state exchanges 16-bit words with memory. The encoder processes the
@@ -32,7 +31,7 @@
 // Wire format, little-endian:
 //     u8 head         bits 0-4: the number of plain bits in `first` (less than 32); bit 5: one
 //                     state; bit 6: 1; bit 7: 0
-//     u32 state[2]    the decoder begins with the second one; or state[1]
+//     u32 state[2]    the decoder begins with the second one; u32 state[1] with one state
 //     u16 words[]
 //     u32 plain[]     further plain bits, from the last word to the first one
 //     u8 first[]      the first plain bits: as many bytes as they need
@@ -51,7 +50,8 @@ namespace dp::entropy {
 inline constexpr std::size_t kBlock = 256;
 inline constexpr std::size_t kMostCodes = std::size_t{1} << 24;
 
-// The nonzero codes of a piece, block by block, in the caller's memory at any address.
+// The nonzero codes of a segment, block by block. They are stored in the caller's memory, at any
+// address.
 class CodeBlocks {
  public:
   struct Block {
@@ -65,12 +65,12 @@ class CodeBlocks {
   [[nodiscard]] static std::size_t bytes(std::size_t n);
   CodeBlocks(std::byte* memory, std::size_t n);
 
-  // Adds the next block. Pad the last one with zeros.
+  // Adds the next block. The last block must be padded with zeros.
   void add(const std::int8_t (&codes)[kBlock]);
   // Adds a block of zeros.
   void add_empty() { append({}); }
 
-  // The number of codes of the piece, and of nonzero ones.
+  // The number of all codes of the segment, and of its nonzero codes.
   [[nodiscard]] std::size_t codes() const { return all_codes_; }
   [[nodiscard]] std::size_t not_zero() const { return not_zero_; }
   // The number of blocks added.
@@ -81,8 +81,8 @@ class CodeBlocks {
     std::memcpy(&of_block, heads_ + block * sizeof of_block, sizeof of_block);
     return {.count = of_block.count, .level_sum = of_block.level_sum};
   }
-  // Calls use(block, its number) from the last block to the first while it returns true. Returns
-  // whether it always did.
+  // Calls use(block, index) for the blocks from last to first, and stops when `use` returns false.
+  // Returns whether `use` always returned true.
   template <class Use>
   bool for_each_backwards(Use use) const {
     std::size_t begin = not_zero_;
@@ -113,14 +113,14 @@ class CodeBlocks {
 };
 
 // Encodes the n = blocks.codes() codes into `out`, which has room for n bytes, and returns the
-// number of bytes; nothing if they would be more than n (`out` is then undefined). `room` is
-// scratch memory of n bytes at any address that overlaps with nothing else.
+// number of bytes; nothing if that would be more than n (the content of `out` is then undefined).
+// `room` is scratch memory of n bytes at any address that overlaps with nothing else.
 [[nodiscard]] std::optional<std::size_t> encode(const CodeBlocks& blocks, std::byte* out,
                                                 std::byte* room);
 
-// out[i] += code i times step. False if encode() cannot have written these bytes, as far as that
-// can be detected; part of `out` may then have changed. Reads nothing outside of `in`, whatever it
-// holds.
+// out[i] += code i times step. Returns false if encode() cannot have written these bytes, as far as
+// that can be detected; part of `out` may then have changed. Reads nothing outside of `in`,
+// whatever it holds.
 [[nodiscard]] bool decode_add(std::span<const std::byte> in, float step, std::span<float> out);
 
 }  // namespace dp::entropy

@@ -15,7 +15,7 @@
 namespace dp::entropy {
 
 inline constexpr std::uint32_t kLeastState = 1u << 16;
-// Masks of the head.
+// Masks for the parts of the head byte.
 inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64;
 
 // Encoder and Decoder each have a fast path, Fast, for the usual code: one or two symbols, and
@@ -24,10 +24,10 @@ inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64;
 // in registers; go_on_from() copies them back.
 #define DP_FAST [[gnu::always_inline]] inline
 
-// All bits set, or none.
+// All bits set if the condition holds, else none.
 DP_FAST std::uint32_t mask_if(bool condition) { return condition ? ~0u : 0u; }
 
-// The state whose turn it is comes first.
+// The states, beginning with the one whose turn it is.
 template <std::size_t kStates>
 using States = std::array<std::uint32_t, kStates>;
 
@@ -196,7 +196,8 @@ class Decoder {
     DP_FAST std::uint32_t get_plain(unsigned count) {
       std::uint32_t word = 0;
       std::memcpy(&word, plain - sizeof word, sizeof word);
-      // Merged only if needed: otherwise these bytes may belong to words[].
+      // The word is merged only if its bits are needed. Otherwise these bytes may belong to
+      // words[].
       const std::uint32_t takes = mask_if(held < count);
       plain -= takes & sizeof word;
       bits |= std::uint64_t{word & takes} << (held & 31);
@@ -289,7 +290,7 @@ class Decoder {
 
   const std::byte *next_, *plain_;  // the next word, and the end of the next plain bits
   States<kStates> states_{};
-  std::uint64_t bits_ = 0;  // held_ of them, the lowest first
+  std::uint64_t bits_ = 0;  // held_ plain bits, taken from the lowest on
   unsigned held_;
   bool has_failed_;
 };

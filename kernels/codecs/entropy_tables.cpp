@@ -5,7 +5,7 @@
 namespace dp::entropy {
 namespace {
 
-// Sets shares in proportion to the weights, each at least 1. The largest one absorbs the rounding
+// Sets shares in proportion to the weights, each at least 1. The largest share absorbs the rounding
 // error.
 template <std::size_t kCount>
 void fill(Table& table, const std::array<double, kCount>& weights) {
@@ -34,7 +34,8 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
   }
 }
 
-// Weights of 0, 1, ... with ratio q; the last weight is the sum of all further ones.
+// The weights of 0, 1, ..., each q times the one before. The last weight is the sum of all that
+// would follow.
 template <std::size_t kCount>
 std::array<double, kCount> geometric(double q) {
   std::array<double, kCount> weights{};

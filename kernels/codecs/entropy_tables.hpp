@@ -43,8 +43,9 @@ static_assert(kCountBuckets.back().first + (1u << kCountBuckets.back().bits) == 
 //     (x / share << kTableBits) + x % share + start = x + x / share * (kTableSize - share) + start
 //
 // with x / share = x * reciprocal >> 64, which is exact for states of 32 bits (Granlund and
-// Montgomery 1994): reciprocal = ceil(2^64 / share). For a share of 1 this would take 65 bits;
-// 2^64 - 1 gives x - 1 instead, and `bias` makes up for it.
+// Montgomery 1994): reciprocal = ceil(2^64 / share). For a share of 1 the reciprocal would take 65
+// bits. Then 2^64 - 1 is used, which gives x - 1 instead of x, and `bias` makes up for the
+// difference.
 struct Symbol {
   Symbol() = default;
   Symbol(std::uint32_t start, std::uint32_t share);
@@ -64,15 +65,16 @@ struct Symbol {
 };
 
 // The part that the decoder reads is small, because layers evict the tables from the caches between
-// two segments. A list of all places would take 8 KB, and waiting for it took half of the decoder's
-// time in training.
+// two segments. A table with an entry for every place would take 8 KB, and waiting for memory took
+// half of the decoder's time in training.
 struct Table {
   static constexpr unsigned kGroupBits = 2;
   struct Found {
     std::uint32_t symbol, start, share;
   };
 
-  // The symbol at a place of the table: searches from the symbol at the first place of its group.
+  // The symbol at a place of the table. The search begins at the symbol of the first place in its
+  // group.
   [[nodiscard, gnu::always_inline]] Found at(std::uint32_t place) const {
     std::uint32_t symbol = first_of_group[place >> kGroupBits];
     std::uint32_t part = parts[symbol];
@@ -96,11 +98,11 @@ struct Tables {
   Tables();
 };
 
-// Built on the first call.
+// The tables, which are built on the first call.
 [[nodiscard]] const Tables& tables();
 
-// The bucket of the mean of `count` levels with this sum: 0 if all are 0, else buckets that grow by
-// factors of 1.5 from 1/16.
+// The bucket of the mean of `count` levels with this sum: 0 if the sum is 0. The upper bounds of
+// the other buckets are 1/16 and its multiples by powers of 1.5.
 [[nodiscard]] std::size_t size_bucket(std::uint32_t count, std::uint32_t sum);
 
 }  // namespace dp::entropy

@@ -10,8 +10,8 @@
 // Contraction c = 2^-11 for values in the normal range, 2^-14 to 65504. Smaller values round to a
 // fixed grid, so values below 2^-25 are not sent until feedback has accumulated enough.
 //
-// Same bytes everywhere: the conversion is correctly rounded, so the processor's instruction (F16C)
-// and the integer arithmetic below agree; a test compares them.
+// The bytes are the same everywhere: the conversion is correctly rounded, so the processor's
+// instruction (F16C) and the integer arithmetic below agree; a test compares them.
 #pragma once
 
 #include <bit>
@@ -36,12 +36,12 @@ DP_HD inline float clamp(float v) {
   return low > kLargest ? kLargest : low;
 }
 
-// A finite float of magnitude up to 65504 to half precision.
+// Converts a finite float of magnitude up to 65504 to half precision.
 DP_HD inline std::uint16_t from_float(float v) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
-  // Below 2^-14 the adder of the float unit rounds for us: at 0.5 the last place is 2^-24, half
-  // precision's smallest step.
+  // Below 2^-14, adding 0.5 rounds the value: floats just above 0.5 are 2^-24 apart, and so are
+  // half precision's denormals.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t small = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
   // Otherwise change the exponent's bias and round off 13 bits, ties to even.
@@ -50,11 +50,12 @@ DP_HD inline std::uint16_t from_float(float v) {
   return static_cast<std::uint16_t>(sign | (magnitude < 0x38800000u ? small : normal));
 }
 
-// Half precision to float, exact. Infinities and NaN (never sent) come out as numbers above 65504.
+// Converts half precision to float, exactly. Infinities and NaN (never sent) come out as numbers
+// above 65504.
 DP_HD inline float to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7FFFu;
-  // The bit pattern read as a float with a bias of 127 is 2^112 too small; the product is exact,
-  // for denormals too.
+  // Read as a float, which has an exponent bias of 127, the bit pattern is too small by a factor of
+  // 2^112. The product is exact, also for denormals.
   const float v = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | sign);
 }
@@ -73,7 +74,8 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-11; }
 
-  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
+  // The parts from which every device's loops are built (see linear.hpp). Values are not grouped in
+  // blocks, so Block is empty.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -111,7 +113,7 @@ class Format {
     }
   }
 
-  // False if a value is not finite.
+  // Returns false if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {

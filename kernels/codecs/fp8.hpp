@@ -3,22 +3,23 @@
 //
 // Wire format: as in scaled_blocks.hpp, with codes of 8 bits: 1 sign, 4 exponent (bias 7) and 3
 // mantissa bits, with denormals. 0x7F and 0xFF, E4M3's NaN, are never sent.
-//     value = E4M3 * scale,   scale = absmax / 448,   448 the largest E4M3
+//     value = E4M3 * scale,   scale = absmax / 448   (448 is the largest E4M3)
 // Rounds to nearest, ties to even. Zero is exact, and the largest value of a block is reproduced up
 // to rounding.
 //
-// Compared with q8 and q8n: all values from a block's largest down to 2^-15 of it have about the
+// In contrast to q8 and q8n, all values from a block's largest down to 2^-15 of it have about the
 // same relative error (2.6 % rms), so a block's small values stay useful. The squared error of the
 // whole block is dominated by its large values; it is smaller with q8 and smallest with q8n.
 //
-// Error: at most |v| / 17 if |v| >= 2^-6 scale, else at most 2^-10 scale; plus 2^-22 |v|. (From 2^e
-// on, codes are 2^(e-3) apart. The value with the largest relative error is the middle of the first
-// gap, 17/16 2^e.)
+// Error: at most |v| / 17 if |v| >= 2^-6 scale, else at most 2^-10 scale; in both cases plus 2^-22
+// |v|. (From 2^e on, codes are 2^(e-3) apart. The value with the largest relative error is the
+// middle of the first gap, 17/16 2^e.)
 //
-// Contraction: the largest value of a block is the multiple 448 and loses nothing. In the worst
-// block all others are in the middle of the first gap of the same binade, 272 between 256 and 288.
-// With K = block - 1, c^2 = K 16^2 / (K 272^2 + 448^2): c is 0.0588 at 2048, and 1/17 in the limit.
-// (Values of 2^-10 scale become zero and are lost whole, but are too small to count.)
+// Contraction: the largest value of a block is 448 times the scale and loses nothing. In the worst
+// block all other values are in the middle of the first gap of the same binade: 272, between 256
+// and 288. With K = block - 1, c^2 = K 16^2 / (K 272^2 + 448^2): c is 0.0588 at 2048, and 1/17 in
+// the limit. (Values of 2^-10 scale become zero and are lost entirely, but they are too small to
+// matter.)
 #pragma once
 
 #include <cmath>
@@ -32,8 +33,8 @@ inline constexpr float kLargest = 448.0f;
 // The code of a magnitude up to 448 (1 + 2^-22), without sign.
 DP_HD inline std::uint32_t from_magnitude(float y) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(y);
-  // Below 2^-6 an addition does the rounding: near 2^14 floats are 2^-9 apart, which is E4M3's
-  // smallest step.
+  // Below 2^-6, adding 2^14 rounds the value: floats just above 2^14 are 2^-9 apart, and so are
+  // E4M3's denormals.
   const std::uint32_t small = std::bit_cast<std::uint32_t>(y + 0x1p14f) - 0x46800000u;
   // Otherwise change the exponent's bias and round off 20 bits, ties to even.
   const std::uint32_t odd = (bits >> 20) & 1u;
@@ -41,9 +42,10 @@ DP_HD inline std::uint32_t from_magnitude(float y) {
   return bits < 0x3C800000u ? small : normal;
 }
 
-// E4M3 to float, exact.
+// Converts E4M3 to float, exactly.
 DP_HD inline float to_float(std::uint32_t code) {
-  // The bit pattern read as a float is 2^120 too small; the product is exact, for denormals too.
+  // Read as a float, the bit pattern is too small by a factor of 2^120. The product is exact, also
+  // for denormals.
   const float v = std::bit_cast<float>((code & 0x7Fu) << 20) * 0x1p120f;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | (code & 0x80u) << 24);
 }
@@ -63,7 +65,7 @@ class Format : public ScaledBlocks<8> {
     return 16.0 * std::sqrt(others / (others * 272.0 * 272.0 + 448.0 * 448.0)) + 0x1p-21;
   }
 
-  // The building blocks of every device's loops (see linear.hpp).
+  // The parts from which every device's loops are built (see linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < kTiny) return {0.0f, 0.0f};
@@ -96,7 +98,7 @@ class Format : public ScaledBlocks<8> {
                                      [=](float v, std::size_t) { return code_of(v, block); });
   }
 
-  // False if no encoder writes such a scale or code.
+  // Returns false if no encoder writes such a scale or code.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -12,13 +12,13 @@
 //
 // Error, nearest: |v - decoded| <= scale / 2 + 2^-22 |v|. Stochastic: below scale + 2^-22 |v|, and
 // the mean over draws is v up to 2^-22 |v| + 2^-23 scale (QSGD, Alistarh et al. 2017, with the
-// maximum norm). Errors of ranks and steps therefore average out without feedback.
+// maximum norm). Errors therefore average out over ranks and training steps, without feedback.
 //
 // Contraction, nearest: the error is at most |v| if v rounds to zero, at most scale / 2 otherwise,
-// and zero for the largest value. The worst block has one value L * scale and all others at scale /
-// 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2). With blocks of 2048, c is 0.955 for q4,
-// 0.175 for q8 and 0.0007 for q16. Stochastic rounding is no contraction: a small value may become
-// a whole bin.
+// and zero for the largest value. The worst block has one value L * scale, and all other values are
+// scale / 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2). With blocks of 2048, c is 0.955
+// for q4, 0.175 for q8 and 0.0007 for q16. Stochastic rounding is no contraction, because a small
+// value may be rounded to a whole scale.
 #pragma once
 
 #include <cmath>
@@ -55,10 +55,10 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
 
-  // The building blocks of every device's loops. A Block holds the values needed to code one block.
-  // block_of makes it from the block's largest magnitude. read_head makes it from the block's head,
-  // its 4 bytes in the first part of a payload, and returns false for a head that no encoder
-  // writes.
+  // The parts from which every device's loops are built. A Block holds the values needed to code
+  // one block. block_of makes it from the block's largest magnitude. read_head makes it from the
+  // block's head, its 4 bytes in the first part of a payload, and returns false for a head that no
+  // encoder writes.
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
@@ -114,8 +114,8 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     }
   }
 
-  // Decodes the same block into `out` (its first float). False if no encoder writes such a scale or
-  // padding.
+  // Decodes the same block; `out` points to the block's first float. Returns false if no encoder
+  // writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -30,7 +30,8 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return n * sizeof(float); }
   double contraction() const { return 0.0; }
 
-  // The building blocks of every device's loops (see linear.hpp); there are no blocks of values.
+  // The parts from which every device's loops are built (see linear.hpp). Values are not grouped in
+  // blocks, so Block is empty.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }
@@ -47,7 +48,7 @@ class Format {
     std::memcpy(payload + begin * sizeof(float), partial, m * sizeof(float));
   }
 
-  // False if a value is not finite.
+  // Returns false if a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {

@@ -10,11 +10,11 @@
 // of the values' density (Panter and Dite 1951). Gradients have heavy tails: most values of a block
 // lie below a tenth of its largest one. q8 and q4 have a tenth of their entries there, this table a
 // third. The gap at v is 2 sqrt(|v| absmax) / L wide in this table and absmax / L in the linear
-// one, so the squared error is 4 mean|v| / absmax of the linear one's.
+// one, so the squared error is 4 mean|v| / absmax times that of the linear table.
 //
-// The nearest square needs no table. The middle between k^2 and (k+1)^2 is (k + 1/2)^2 + 1/4, so
-// with y = |v| / scale, k = round(sqrt(y - 1/4)) is exact; and every vector unit has a correctly
-// rounded square root.
+// Finding the nearest square needs no table. The middle between k^2 and (k+1)^2 is (k + 1/2)^2 +
+// 1/4, so with y = |v| / scale, k = round(sqrt(y - 1/4)) is exact. Every vector unit has a
+// correctly rounded square root.
 //
 // Relative errors measured with blocks of 2048, for gradients of ResNet-20 on the synthetic set
 // (one rank, batch 32) and for heavy_tailed_gradient of the tests:
@@ -28,8 +28,8 @@
 // Error: with t = L sqrt(|v| / absmax), at most min(|v|, (t + 1/2) scale) + 2^-20 |v|.
 //
 // Contraction: in the gap above k^2 the worst value is in the middle, with error (k + 1/2) scale.
-// The worst block has one value L^2 * scale and all others in the middle of one gap. With N = block
-// - 1,
+// The worst block has one value L^2 * scale, and all other values are in the middle of one gap.
+// With N = block - 1,
 //     c^2 = max over k of N (k + 1/2)^2 / (N (k^2 + k + 1/2)^2 + L^4)
 // With blocks of 2048, c is 0.55 for q4n and 0.037 for q8n.
 #pragma once
@@ -67,7 +67,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(worst) * (1.0 + 0x1p-12);
   }
 
-  // The building blocks of every device's loops (see linear.hpp).
+  // The parts from which every device's loops are built (see linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
@@ -105,7 +105,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
                                          [=](float v, std::size_t) { return code_of(v, block); });
   }
 
-  // False if no encoder writes such a scale or padding.
+  // Returns false if no encoder writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

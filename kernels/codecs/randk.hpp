@@ -3,9 +3,9 @@
 // Wire format of a segment of n floats:
 //     u64     key                the places are derived from it; little-endian
 //     float32 value[k]           k = ceil(ratio n), at least 1; in the order of the places
-// The places are not sent. The key is derived from the seed, the step, the bucket and the segment's
-// place in the gradient. With scale=off all ranks draw the same places, so that their sums line up;
-// with scale=on the rank is part of the key.
+// The places are not sent. The key is derived from the seed, the training step, the bucket and the
+// segment's place in the gradient. With scale=off all ranks draw the same places, so that their
+// sums line up; with scale=on the rank is part of the key.
 //
 // The segment is cut into k runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k).
 // One place is drawn in each, and one more draw shifts them all, wrapping around the segment's end.
@@ -14,11 +14,12 @@
 // scale=off sends the values as they are. That is biased and needs feedback; a value that is sent
 // leaves exactly zero in the residual.
 //
-// scale=on multiplies them by n/k in the encoder. Then E[decoded] = v up to rounding, and there is
-// no feedback. Each rank draws its own places: if they were the same, every rank of a ring would
-// scale a value again that was already scaled. Each encoding on a value's way has a variance of
-// (n/k - 1) times its square, and these factors multiply, so the topology `direct` with its two
-// encodings is better than `ring`. If a product overflows, the input counts as not finite.
+// scale=on multiplies the values by n/k in the encoder. Then E[decoded] = v up to rounding, and
+// there is no feedback. Each rank draws its own places: if they were the same, every rank of a ring
+// would scale a value again that was already scaled. Each encoding on a value's way adds a variance
+// of (n/k - 1) times the value's square, and the factors of several encodings multiply. The
+// topology `direct`, with its two encodings, is therefore better than `ring`. If a product
+// overflows, the input counts as not finite.
 //
 // Contraction: for scale=off, E[norm(v - decoded)^2] = (1 - k/n) norm(v)^2 over draws; for a single
 // draw c = 1. With scale=on the error may be n/k - 1 times the value.

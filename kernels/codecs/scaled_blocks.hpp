@@ -8,9 +8,10 @@
 // overflows and no product is denormal. A magnitude of 2^126 or more counts as not finite, so no
 // decoded value overflows.
 //
-// Same bytes everywhere: the one division per block is correctly rounded. All other operations are
-// single IEEE operations and never contracted (-ffp-contract=off, --fmad=false). The maximum is
-// taken over bit patterns, in which NaN is the largest, so its order does not matter.
+// The bytes are the same everywhere. The one division per block is correctly rounded, and all other
+// operations are single IEEE operations, never contracted (-ffp-contract=off, --fmad=false). The
+// maximum is taken over bit patterns, in which NaN is the largest, so the order of comparisons does
+// not matter.
 #pragma once
 
 #include <bit>
@@ -48,7 +49,7 @@ class BlockScales {
  protected:
   DP_HD std::size_t block() const { return block_; }
 
-  // Host: for the block that begins at float `begin`.
+  // Host: writes the scale of the block that begins at float `begin`.
   void write_scale(std::byte* payload, std::size_t begin, float scale) const {
     std::memcpy(payload + begin / block_ * sizeof scale, &scale, sizeof scale);
   }

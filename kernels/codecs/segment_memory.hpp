@@ -19,7 +19,7 @@ class SegmentMemory {
                                               std::size_t n) const = 0;
   [[nodiscard]] virtual double squares_of_difference(const float* values, const float* others,
                                                      std::size_t n) const = 0;
-  // False if a value is NaN or an infinity.
+  // Returns false if a value is NaN or an infinity.
   [[nodiscard]] virtual bool is_finite(const float* values, std::size_t n) const = 0;
   // Copies to host memory.
   virtual void to_host(const float* from, float* to, std::size_t n) const = 0;

@@ -9,7 +9,7 @@
 // SGD, Seide et al. 2014; signSGD with error feedback, Karimireddy et al. 2019).
 //
 // Contraction: (sum |v|)^2 >= sum v^2, with equality if a single value is not zero, so c = sqrt(1 -
-// 1 / block): only just a contraction. For normally distributed values it is 0.60.
+// 1 / block): only just a contraction. For normally distributed values c is 0.60.
 //
 // The mean is summed in a fixed order (lane_sum.hpp) over magnitudes divided by the largest one.
 #pragma once
@@ -43,7 +43,7 @@ class Format : public ScaledBlocks<1> {
         });
   }
 
-  // False if no encoder writes such a scale or padding.
+  // Returns false if no encoder writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

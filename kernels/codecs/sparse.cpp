@@ -4,7 +4,7 @@
 // memory for the values, and leaves the rest (zero, or the rounding error of bf16) in the residual.
 // With bf16 values the gaps move up to follow them.
 //
-// Decoding reads values and gaps in step.
+// Decoding reads a gap and a value at a time.
 #include "kernels/codecs/sparse.hpp"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class BitWriter {
       put(end_and_low, parameter + 1);
     }
   }
-  // Returns the bytes written.
+  // Returns the number of bytes written.
   std::size_t finish() { return static_cast<std::size_t>(out_ - begin_) + (bits_ > 0 ? 1 : 0); }
 
  private:
@@ -84,7 +84,7 @@ class BitReader {
       : next_(in.data()), end_(in.data() + in.size()) {}
 
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  // kNone if the value is above `most` or the input ends first.
+  // Reads one Rice code. Returns kNone if its value is above `most` or the input ends first.
   std::size_t get_rice(unsigned parameter, std::size_t most) {
     if (bits_ < kFull) refill();
     auto zeros = static_cast<std::size_t>(std::countr_zero(word_));  // 64 if no bit is set
@@ -163,8 +163,8 @@ std::size_t most_gap_bits(std::size_t n, std::size_t count) {
 
 double expected_gap_bits(std::size_t n, std::size_t count) {
   if (count == 0) return 0.0;
-  // A gap g has probability p (1 - p)^g. q is the probability that a gap reaches 2^b, or the next
-  // multiple.
+  // A gap g has probability p (1 - p)^g. q is the probability that a gap reaches 2^b, and also that
+  // a gap at a multiple of 2^b or above reaches the next multiple.
   const unsigned b = rice_parameter(n, count);
   const double p = static_cast<double>(count) / static_cast<double>(n);
   const double q = std::pow(1.0 - p, std::exp2(b));
@@ -216,7 +216,8 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   if (count == 0) return {.payload_bytes = kCountBytes, .finite = is_finite};
   DP_ASSERT(count <= most_sent(n), "{} of {} values are sent", count, n);
 
-  // Each place is replaced by its value; bf16 values move together, and the gaps follow them.
+  // Each place is replaced by its value; bf16 values are moved closer together, and the gaps follow
+  // them.
   const std::size_t value_bytes = is_bf16_ ? 2 : 4;
   BitWriter gaps(values + count * sizeof(float));
   const unsigned parameter = rice_parameter(n, count);
@@ -271,7 +272,7 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   for (std::size_t j = 0; j < count; ++j) {
     // Each place leaves room for those that follow.
     const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
-    // Two copies of a fixed length; one copy of a variable length would go byte by byte.
+    // Two copies of a fixed length; one copy of a variable length would be made byte by byte.
     std::uint32_t bits = 0;
     if (is_bf16_) {
       std::uint16_t half = 0;

@@ -1,5 +1,5 @@
-// Sparse codecs send some values of a segment unchanged, with their places. The others stay in the
-// residual until they are large enough (Aji and Heafield 2017; Stich et al. 2018).
+// Sparse codecs send some values of a segment unchanged, with their places. The other values stay
+// in the residual until they are large enough (Aji and Heafield 2017; Stich et al. 2018).
 //
 // threshold.hpp and topk.hpp are built on this file; they only choose the values.
 //
@@ -17,9 +17,10 @@
 // floor((n - c) / 2^b) on the bits of all gaps. (Whatever the gaps are, their unary parts add up to
 // at most the last term.)
 //
-// If 1 % of the values are sent, at random places, an index takes 8.1 bits; the entropy is 8.08
-// bits. (For other gaps it takes 7 to 8.6 bits; a byte-wise varint takes 10.2, a fixed width per
-// segment about 10.) If all values are sent, b is 0 and the gaps are a bit map.
+// If 1 % of the values are sent, at random places, a gap takes 8.1 bits on average; the entropy is
+// 8.08 bits. (With other distributions a gap takes 7 to 8.6 bits. A byte-wise varint would take
+// 10.2 bits, and a fixed width per segment about 10 bits.) If all values are sent, b is 0 and the
+// gaps form a bit map.
 //
 // A decoder refuses everything that no encoder writes: too large a count, places beyond the
 // segment's end, values that are never sent, bits after the last gap.
@@ -60,8 +61,8 @@ class SparseCodec : public Codec {
   explicit SparseCodec(const CodecSpec& spec);
 
   [[nodiscard]] bool is_lossless() const final { return false; }
-  // Includes scratch space for encoding. A payload is at least 8 bytes shorter, and with value=bf16
-  // by 2 more bytes per value.
+  // Includes scratch space for encoding. A payload is at least 8 bytes shorter than this, and with
+  // value=bf16 another 2 bytes per value.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const final;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const final {
     return std::nullopt;
@@ -74,9 +75,9 @@ class SparseCodec : public Codec {
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const final;
 
  protected:
-  // The most values sent of a segment of n floats.
+  // The largest number of values that are sent of a segment of n floats.
   [[nodiscard]] virtual std::size_t most_sent(std::size_t n) const = 0;
-  // The number of values usually sent of n.
+  // The number of values that are usually sent of n floats.
   [[nodiscard]] virtual std::size_t expected_sent(std::size_t n) const { return most_sent(n); }
   // Chooses the values to send, at most most_sent(n); v is finite, n > 0. A cut below least_sent()
   // is raised to it.

@@ -1,6 +1,6 @@
-// The radix select described in the header, and the collection of places. Later histograms and the
-// collection process 32 values at a time: a vector comparison makes a mask of the values that reach
-// a bound, and only these are visited.
+// The radix select described in the header, and the collection of places. The histograms after the
+// first one, and the collection, process 32 values at a time: a vector comparison makes a mask of
+// the values that reach a bound, and only these are visited.
 #include "kernels/codecs/sparse_select.hpp"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class CoarseHistogram {
   std::array<std::array<std::uint32_t, (1u << 31 >> kCoarseShift)>, 4> counts_{};
 };
 
-// Counts every value.
+// The range found by counting every value.
 Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
   std::size_t i = 0;
@@ -112,8 +112,8 @@ Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   return {low, low + (1u << kCoarseShift) - 1, found.wanted};
 }
 
-// Counts the maxima of groups of 8. Finding the maxima is vector work; only an eighth as many
-// values are counted.
+// The range found by counting the maxima of groups of 8. Vector instructions find the maxima, and
+// only an eighth as many values are counted.
 constexpr std::size_t kGroup = 8, kLanes = 8;
 Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;

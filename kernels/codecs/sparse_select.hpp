@@ -1,5 +1,4 @@
-// Selects the values of a segment that a sparse codec sends: those from a *cut* of the magnitude
-// on.
+// Selects the values of a segment that a sparse codec sends: those whose magnitude reaches a *cut*.
 //
 // Magnitudes are compared as bit patterns without the sign, which have the same order as the
 // numbers. The functions allocate nothing and do not fail; the values must be finite.

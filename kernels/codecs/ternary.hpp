@@ -56,7 +56,7 @@ class Format : public BlockScales {
     }
   }
 
-  // False if no encoder writes such a scale, byte or padding.
+  // Returns false if no encoder writes such a scale, byte or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
@@ -104,7 +104,7 @@ class Format : public BlockScales {
 
  private:
   static std::size_t digit_bytes(std::size_t m) { return (m + kDigits - 1) / kDigits; }
-  // The number of bytes whose digits all belong to floats: the first ones of a block.
+  // The number of bytes, at the start of a block, whose five digits all belong to floats.
   static std::size_t full_bytes(std::size_t m, std::size_t width) {
     const std::size_t last = (kDigits - 1) * width;
     return m > last ? m - last : 0;

@@ -1,5 +1,5 @@
-// Finds the scale s for which the levels -s, 0 and s have the smallest squared error on a block. q2
-// and ternary send it.
+// Finds the scale s for which the levels -s, 0 and s have the smallest squared error on a block.
+// `q2` and `ternary` send this scale.
 //
 // Every value takes the nearest level, so values above s / 2 in magnitude are sent. If the k
 // largest magnitudes are sent and S is their sum, the best s is their mean and the squared error is
@@ -9,7 +9,7 @@
 //   2. the best of the 255 thresholds between bins is taken, by an S in whole numbers that counts
 //      every value as the lower end of its bin;
 //   3. kRefinements times (Lloyd 1957), s becomes the mean of the values sent, and the values above
-//      s / 2 are sent next. Neither step increases the error.
+//      s / 2 are sent next. Neither change increases the error.
 // The squared error is within 1 % of the best one for normal, Laplacian and heavy-tailed values; a
 // test compares it with all k.
 //
@@ -19,7 +19,7 @@
 //
 // The squared error is at most sum v^2 - F (the values above are no smaller than their q), and sum
 // v^2 <= sum (q + 1)^2 <= R sum q^2. In the worst block for R one value is at the top, M = 254 or
-// more, and all others are below k + 1:
+// more, and all other values are below k + 1:
 //     R = max over k of ((n-1) (k+1)^2 + M^2) / ((n-1) k^2 + M^2)
 // Hence c^2 = 1 - 1 / (H(n) R) with n = block: c is 0.95 at 2048, and 0.97 at 16384.
 #pragma once
@@ -53,7 +53,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
 #pragma omp simd
   for (std::size_t i = 0; i < m; ++i) bin[i] = static_cast<std::uint8_t>(static_cast<int>(y[i]));
 
-  // Several tables, because increments of equal bins in a row would wait for each other.
+  // Several tables, because consecutive increments of the same bin would wait for each other.
   constexpr std::size_t kTables = 4;
   std::uint16_t counts[kTables][kBins] = {};
   std::size_t i = 0;
@@ -69,7 +69,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
         std::uint64_t{counts[0][b]} + counts[1][b] + counts[2][b] + counts[3][b];
     sent += count;
     sum += count * static_cast<std::uint64_t>(b);
-    // sum^2 / sent > best_sum^2 / best_sent; at most (2^22)^2 * 2^14.
+    // Whether sum^2 / sent > best_sum^2 / best_sent. The products are at most (2^22)^2 * 2^14.
     if (sum * sum * best_sent > best_sum * best_sum * sent) {
       best_sum = sum;
       best_sent = sent;

@@ -2,9 +2,9 @@
 // (Lin et al. 2018) has the same payload; its momentum is computed by the exchange.
 //
 //     k = ceil(ratio n), at least 1; ties to the lower index; zeros are not sent
-// Wire format: sparse.hpp. The selection is exact and the same on every machine. Each segment is
-// selected on its own. A layer with small gradients may wait long if it shares a segment with a
-// layer of large gradients; its values are sent once enough has accumulated in the residual.
+// Wire format: sparse.hpp. The selection is exact and the same on every machine. Values are
+// selected within each segment. A layer with small gradients may wait long if it shares a segment
+// with a layer of large gradients; its values are sent once enough has accumulated in the residual.
 //
 // Contraction: the n - k smallest squares stay, and their sum is at most a fraction 1 - k/n of all
 // squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With

@@ -39,7 +39,7 @@ class Format : public ScaledBlocks<2> {
         });
   }
 
-  // False if no encoder writes such a scale, code or padding.
+  // Returns false if no encoder writes such a scale, code or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

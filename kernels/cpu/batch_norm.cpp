@@ -2,7 +2,7 @@
 // each tensor is read:
 //   forward    x for the statistics (a second sweep over each slice reads from the cache), then x
 //              again to normalise
-//   backward   x and dy, and with an addend y, for the sums; x and dy again for dx
+//   backward   x and dy (also y if there is an addend) for the sums, then x and dy again for dx
 //
 // Work is cut into slices: one image, a few channels, all pixels (channel_slices.hpp). Each slice
 // leaves partial results per image and channel. Images are then combined in a fixed order in
@@ -182,7 +182,7 @@ class CpuBatchNorm final : public BatchNorm {
         static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
     scale_[c] = gamma_of(parameters, c) * inverse_deviation_[c];
     shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
-    // The step of a batch that is not finite is skipped, so it must not change the running
+    // If a batch is not finite, its training step is skipped, so it must not change the running
     // statistics.
     if (!std::isfinite(batch.mean) || !std::isfinite(unbiased)) return;
     const auto update = [&](float& running, double value) {

@@ -4,7 +4,7 @@
 //
 //   winograd  stride 1, 3x3, our own (winograd.cpp); up to 3 times faster with many channels
 //   direct    oneDNN's, in the activations' own type
-//   any       oneDNN chooses, and activations are reordered; used if neither of the others exists
+//   any       oneDNN chooses, and activations are reordered; used only if there is no other pass
 #include <time.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const char* name_of(Direction d) {
   return d == Direction::forward ? "forward" : d == Direction::backward_data ? "data" : "weights";
 }
 
-// Null if oneDNN has no implementation.
+// Returns null if oneDNN has no implementation.
 Pass make_onednn(CpuDevice& device, const Conv2dDesc& desc, Direction direction, bool is_any) {
   try {
     return make_onednn_pass(device, desc, direction, is_any);
@@ -151,8 +151,8 @@ class CpuConv2d final : public Conv2d {
     return clock_s() - begin;
   }
 
-  // CPU time of a single thread: a host that shares its processors, or limits them by a quota, may
-  // pause the thread.
+  // With a single thread, its CPU time is measured, because a host that shares its processors, or
+  // limits them by a quota, may pause the thread.
   [[nodiscard]] double clock_s() const {
     timespec now{};
     ::clock_gettime(device_.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

@@ -1,5 +1,5 @@
 // One direction of a convolution (forward, backward to the input, backward to the weights),
-// computed by one algorithm: planned once, run in every step.
+// computed by one algorithm: planned once and run in every training step.
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,15 @@ class ConvolutionPass {
 };
 
 // oneDNN's direct convolution in the activations' own layout; or, if `is_any`, the implementation
-// that oneDNN prefers, with activations reordered. Null if oneDNN has no optimised implementation
-// for this processor. Throws dnnl::error.
+// that oneDNN prefers, with activations reordered. Returns null if oneDNN has no optimised
+// implementation for this processor. Throws dnnl::error.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device,
                                                                 const Conv2dDesc& desc,
                                                                 Direction direction, bool is_any);
 
-// Winograd's F(4x4, 3x3) (winograd.cpp). Null unless the kernel is 3x3, the stride 1, the padding
-// at most 2, both numbers of channels multiples of 16, both channel blocks multiples of a vector,
-// and the batch not empty.
+// Winograd's F(4x4, 3x3) (winograd.cpp). Returns null unless the kernel is 3x3, the stride 1, the
+// padding at most 2, both numbers of channels multiples of 16, both channel blocks multiples of a
+// vector, and the batch not empty.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_winograd_pass(CpuDevice& device,
                                                                   const Conv2dDesc& desc,
                                                                   Direction direction);

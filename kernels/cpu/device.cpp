@@ -42,7 +42,7 @@ const InstructionSet& instruction_set() {
       {dnnl::cpu_isa::sse41, 1, "SSE4.1"},
       {dnnl::cpu_isa{}, 1, "no SSE4.1"},
   }};
-  // A set's bits include the bits of the sets that it contains.
+  // The flags of an instruction set include the flags of the sets that it contains.
   const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   return *std::ranges::find_if(kSets, [has](const InstructionSet& set) {
     const auto needed = static_cast<unsigned>(set.isa);
@@ -148,8 +148,8 @@ std::byte* CpuDevice::scratch() {
 Device::Memory CpuDevice::allocate(std::size_t bytes) {
   const std::size_t size = std::max(bytes, kAlignment) + kAlignment - 1;
   const std::size_t rounded = size / kAlignment * kAlignment;
-  // The kernel overcommits memory and kills the process later, so compare the size with the free
-  // memory first.
+  // The operating system overcommits memory and kills the process later, so compare the size with
+  // the free memory first.
   const bool fits = rounded < kLargeBytes || rounded < free_bytes();
   void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
   if (memory == nullptr) {

@@ -30,8 +30,8 @@ class CpuDevice final : public Device {
   [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
-  // The channel block of oneDNN's kernels, in floats: 16 with AVX-512, 8 with AVX2. 1 if there are
-  // none; activations are then NHWC.
+  // The channel block of oneDNN's kernels, in floats: 16 with AVX-512, 8 with AVX2. 1 if the
+  // processor has neither; activations are then NHWC.
   [[nodiscard]] std::size_t vector_floats() const;
   [[nodiscard]] const dnnl::engine& engine() const { return engine_; }
   [[nodiscard]] dnnl::stream& stream() { return stream_; }

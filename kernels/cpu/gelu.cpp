@@ -8,8 +8,8 @@ namespace dp::cpu {
 
 namespace {
 
-// y = op(a, b) for each element, eight at a time: op takes and returns one part of a Vector, and
-// for the rest single numbers.
+// y = op(a, b) for each element, eight at a time: op takes and returns one part of a Vector, or
+// single numbers for the remaining elements.
 template <class T, class Op>
 void map(const CpuDevice& device, std::size_t size, const T* a, const T* b, T* y, const Op& op) {
   constexpr std::size_t kWidth = 8;

@@ -16,7 +16,7 @@ using ConstMatrixMap = Eigen::Map<const Matrix>;
 
 Eigen::Index index(std::size_t value) { return static_cast<Eigen::Index>(value); }
 
-// N x C of a tensor with one pixel.
+// The N x C matrix of a tensor with one pixel per image.
 ConstMatrixMap matrix(const TensorView& t) {
   DP_ASSERT(t.desc.type == DataType::f32 && t.desc.is_nhwc() && t.desc.shape.pixels() == 1, "{}",
             to_string(t.desc));

@@ -86,7 +86,7 @@ void max_pool_forward(CpuDevice& device, const TensorView& x, const Pooling& poo
         const unsigned top = rows.begin(p), bottom = rows.end(p);
         for (unsigned q = 0; q < columns.windows; ++q, at += block) {
           const unsigned left = columns.begin(q), right = columns.end(q);
-          // In a window of -infinity only, the first pixel counts as the largest.
+          // If all values of a window are -infinity, the first pixel counts as the largest.
           Vector<width> largest = all_lanes<width>(-std::numeric_limits<float>::infinity());
           Places<width> found;
           for (auto& part : found.parts) {

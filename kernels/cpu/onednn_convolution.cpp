@@ -1,6 +1,6 @@
 // Convolution on oneDNN: one primitive per direction, and reorders that convert its operands to the
 // layout it needs. Activations are kept in the layout that the fast primitives read, so in practice
-// only weights are reordered (0.6-3 ms of a step of 1 s).
+// only weights are reordered (0.6-3 ms in a training step of 1 s).
 //
 // All layouts are given explicitly, because oneDNN's own choice reorders activations.
 #include <optional>
@@ -46,7 +46,8 @@ void check(dnnl_status_t status, const char* what) {
   }
 }
 
-// A primitive with its arguments in the C API's form: executing it allocates nothing of ours.
+// A primitive with its arguments in the form of the C API, so that executing it makes no allocation
+// of our own.
 class Step {
  public:
   Step() = default;
@@ -142,7 +143,7 @@ class OneDnnPass final : public ConvolutionPass {
 
 std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device, const Conv2dDesc& desc,
                                                   Direction direction, bool is_any) {
-  // bf16 convolutions take fp32 images at their input, so y determines the type.
+  // The first bf16 convolution reads fp32 images, so y determines the type.
   const memory::data_type type = dnnl_type(desc.y.type);
   const Dims x_dims = dims_of(desc.x.shape), y_dims = dims_of(desc.y.shape);
   const Dims w_dims = {y_dims[1], x_dims[1], dim(desc.kernel.h), dim(desc.kernel.w)};

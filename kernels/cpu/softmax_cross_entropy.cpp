@@ -9,7 +9,7 @@
 
 namespace dp::cpu {
 
-// A few thousand exponentials a step: one thread, double.
+// A training step has only a few thousand exponentials, so one thread computes them, in double.
 void softmax_cross_entropy(CpuDevice&, const TensorView& logits, const std::int32_t* labels,
                            float smoothing, double divisor, const TensorView& d_logits,
                            LossSums* result) {

@@ -44,7 +44,8 @@ struct Vector {
 
   std::array<typename Types::Float, kParts> parts{};
 
-  // op(i) gives part i. Not a loop: with constant indices the parts stay in registers.
+  // op(i) gives part i. This is not a loop, because only constant indices let the parts stay in
+  // registers.
   template <class Op>
   [[nodiscard]] static Vector make(const Op& op) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) { return Vector{{op(I)...}}; }

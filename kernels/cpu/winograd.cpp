@@ -10,10 +10,11 @@
 //   forward, input   If there are many tiles, each thread takes blocks of tiles that fit into its
 //                    cache. If there are few (small images), each thread takes groups of output
 //                    channels, so that their weights stay in its cache.
-//   weights          Threads transform a block of tiles together, and then take points of its
-//                    product. Sums over all blocks are transformed back at the end.
+//   weights          Threads transform a block of tiles together, and then divide the points of
+//                    its product among themselves. Sums over all blocks are transformed back at
+//                    the end.
 //
-// The order of each sum is fixed: results do not depend on the number of threads.
+// The order of each sum is fixed, so results do not depend on the number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -29,7 +30,7 @@ namespace {
 
 // A thread's block of tiles: the points of its input and output together take at most kBlockBytes
 // (measured with 2 MiB of second-level cache; 0.4 to 1.2 MB gave the same speed within 5 %). A
-// block has at least 24 tiles, two rounds of the AVX-512 product's 12 rows, so that weights are not
+// block has at least 24 tiles, twice the 12 rows of the AVX-512 product, so that weights are not
 // read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
 // Tiles per block for the gradient of weights. Its sums are read and written once per block.
@@ -42,7 +43,8 @@ bool are_few(std::size_t tiles, std::size_t inputs, std::size_t outputs) {
 }
 
 // The distance of points in memory: the floats of a point, and one cache line more. Without the
-// extra line (a power of two) the 36 points would compete for the same cache lines.
+// extra line the distance would be a power of two, and the 36 points would compete for the same
+// cache lines.
 std::size_t stride_of(std::size_t floats) { return floats + kBlock; }
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 

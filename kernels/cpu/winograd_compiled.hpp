@@ -308,7 +308,7 @@ DP_INLINE void transpose(Floats* rows) {
 
 void forward_weights(const float* weights, std::size_t first, const Factor& to) {
   const std::size_t inputs = to.rows;
-  Floats vectors[kBlock / kWidth][9][kWidth];  // of outputs, for each input of a vector
+  Floats vectors[kBlock / kWidth][9][kWidth];  // vectors of outputs, one per input
   for (std::size_t k = 0; k < to.columns; k += kBlock) {
     for (std::size_t c = 0; c < inputs; c += kWidth) {
       for (std::size_t part = 0; part < kBlock / kWidth; ++part) {
@@ -461,7 +461,7 @@ void accumulate_groups(const Points& gradient, const Points& input, std::size_t 
         accumulate_rows<kRows, kVectors>(left + first, columns, right_block, tiles, is_first,
                                          to + first * inputs, inputs);
       };
-      // A block's 16 rows, in steps that fit into the registers.
+      // A block's 16 rows, in groups that fit into the registers.
       if constexpr (kMostRows >= 8) {
         rows.template operator()<8>(0);
         rows.template operator()<8>(8);

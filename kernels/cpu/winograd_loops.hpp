@@ -57,12 +57,12 @@ struct Loops {
   void (*gradient_tiles)(const Images& dy, const Tiles& tiles, const Range& range,
                          const Points& to);
   // Transforms points back to 4 x 4 values. Writes `channels` channels of y from `first` on; in
-  // `from` they are the first ones.
+  // `from` these are the first channels.
   void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
                        std::size_t first, std::size_t channels);
 
-  // Transform weights (KRSC): the columns from `first` on. For the forward pass rows are C and
-  // columns K. For the gradient of the input rows are K, columns C (`inputs` in all), and the
+  // Both transform weights (KRSC), for the columns from `first` on. For the forward pass rows are C
+  // and columns K. For the gradient of the input rows are K, columns C (`inputs` in all), and the
   // kernel is rotated.
   void (*forward_weights)(const float* weights, std::size_t first, const Factor& to);
   void (*backward_weights)(const float* weights, std::size_t inputs, std::size_t first,

@@ -15,8 +15,8 @@ struct Numbers {
   float scale, keep, decay, one_minus_beta1, beta2, one_minus_beta2, size, square_root_end, epsilon;
 };
 
-// The same operations in the same order as the CPU twin, without fused multiply-add, so the bits
-// are equal.
+// Performs the same operations in the same order as the CPU twin, without fused multiply-adds, so
+// the bits are equal.
 __device__ void update(const Numbers& s, float gradient, float& parameter, float& mean,
                        float& square) {
   const float kept = s.keep * parameter;
@@ -27,8 +27,8 @@ __device__ void update(const Numbers& s, float gradient, float& parameter, float
   parameter = kept - s.size * (mean / root);
 }
 
-// Memory traffic: 28 bytes per parameter. step and squares are in host memory, so one thread of a
-// block reads them.
+// Memory traffic: 28 bytes per parameter. step and squares are in host memory, so only one thread
+// of each block reads them.
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     adam_kernel(float* parameters, const float* gradients, float* mean, float* square,

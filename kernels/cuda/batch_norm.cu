@@ -16,7 +16,7 @@
 //
 // With statistics over all ranks, that second kernel writes this rank's part into host memory, a
 // host function gathers all ranks' parts, and a third kernel merges them. The device idles
-// meanwhile. In a recording the host function is a node.
+// meanwhile. In a recording the host function is a node of the graph.
 #include "kernels/batch_norm.hpp"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ __device__ inline void set_statistics(Channels channels, std::size_t c, double c
   channels.inverse_deviation()[c] = static_cast<float>(inverse);
   channels.scale()[c] = scale;
   channels.shift()[c] = parameters.beta[c] - static_cast<float>(mean) * scale;
-  // The step of a batch that is not finite is skipped, so it must not change the running
+  // If a batch is not finite, its training step is skipped, so it must not change the running
   // statistics.
   if (!std::isfinite(mean) || !std::isfinite(unbiased)) return;
   const double part = static_cast<double>(update.momentum);
@@ -180,7 +180,8 @@ class CudaBatchNorm final : public BatchNorm {
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
     require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
     if (rows_ == 0 || channels_.count == 0) return;
-    // The variant that reads single elements has the most bands.
+    // The variant that reads single elements has the most bands, and so needs the most scratch
+    // memory.
     const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
     if (desc.gather == nullptr) return;
@@ -269,8 +270,8 @@ class CudaBatchNorm final : public BatchNorm {
   }
   [[nodiscard]] float* message() const { return reinterpret_cast<float*>(messages_.get()); }
 
-  // Enqueues function(data) for a thread of CUDA's. The function must not call CUDA. It may wait
-  // for other threads; other streams' operations continue.
+  // Enqueues function(data), which a thread of CUDA will call. The function must not call CUDA. It
+  // may wait for other threads; other streams' operations continue.
   void call_host(cudaHostFn_t function, void* data) const {
     DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
   }
@@ -285,7 +286,7 @@ class CudaBatchNorm final : public BatchNorm {
       try {
         given.desk->gather(given.pass, given.mine, given.all);
       } catch (...) {
-        // CUDA's thread cannot throw it. The waits of the exchange get the same error.
+        // An exception must not leave CUDA's thread. The waits of the exchange get the same error.
         std::ranges::fill(given.all, std::numeric_limits<float>::quiet_NaN());
       }
     };
@@ -299,7 +300,7 @@ class CudaBatchNorm final : public BatchNorm {
   }
   [[nodiscard]] const float* all() const { return gathers_[0].all.data(); }
 
-  // An operation, because earlier ones may still use the message.
+  // This is an operation in the queue, because earlier operations may still use the message.
   void clear_message() {
     const auto clear = [](void* data) {
       std::ranges::fill(static_cast<Gather*>(data)->mine, 0.0f);

@@ -49,7 +49,7 @@ __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
 // ---- forward ------------------------------------------------------------------------------------
 
 // Sums of x - pivot and of its square. The pivot is the channel's first value, so that a mean far
-// from zero does not cancel.
+// from zero causes no cancellation.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kForwardBlocks)
     statistics_kernel(RowGrid grid, const T* x, float* partials) {
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kThreads, kForwardBlocks)
       packs[u] = load_pack<T, N>(column + at * channels);
     }
     for (int v = 0; v < N; ++v) {
-      // The rows in flight are added to each other first: shorter chains of roundings.
+      // The rows in flight are added to each other first, because shorter chains of sums round
+      // less.
       float part = 0, part_squares = 0;
       for (int u = 0; u < unroll; ++u) {
         const float d = to_float(packs[u].values[v]) - pivot[v];

@@ -1,6 +1,6 @@
 // The GPU's link: two urgent streams, one for each direction of the bus, connected to the device's
-// stream by events. A mark is a kernel of one thread, which writes the step's number into the
-// bucket's word in host memory.
+// stream by events. A mark is a kernel of one thread, which writes the number of the training step
+// into the bucket's word in host memory.
 #include "kernels/bucket_link.hpp"
 
 #include <atomic>
@@ -33,11 +33,12 @@ class CudaBucketLink final : public BucketLink {
         host_gradient_(host_gradient),
         buckets_(std::move(buckets)),
         memory_(device.allocate_host((buckets_.size() + 1) * kStride)) {
-    // Before the first step no bucket is final: no mark equals this number.
+    // Before the first training step no bucket is final, because no mark equals this number.
     store(step_word(), ~std::uint64_t{0});
   }
 
-  // Pending marks and copies use memory that is freed with this object or soon after it.
+  // Waits, because pending marks and copies use memory that is freed with this object or soon after
+  // it.
   ~CudaBucketLink() override {
     const DeviceWaits::Wait wait(device_.waits(), "the last copies of gradients");
     static_cast<void>(cudaStreamSynchronize(down_.get()));
@@ -45,8 +46,8 @@ class CudaBucketLink final : public BucketLink {
     static_cast<void>(cudaStreamSynchronize(device_.stream()));
   }
 
-  // The previous step has ended on the device: the exchanging thread has seen all its buckets
-  // final.
+  // Storing is safe: the previous training step has ended on the device, because the exchanging
+  // thread has seen all its buckets final.
   void begin_step(std::uint64_t step) override { store(step_word(), step + 1); }
 
   void bucket_final(std::size_t bucket) override {
@@ -94,7 +95,8 @@ class CudaBucketLink final : public BucketLink {
   }
 
  private:
-  // Each word has its own cache line. The last one is the current step's number plus one.
+  // Each word has its own cache line. The last word is the number of the current training step plus
+  // one.
   static constexpr std::size_t kStride = 64;
   [[nodiscard]] std::uint64_t* word(std::size_t i) const {
     return reinterpret_cast<std::uint64_t*>(memory_.get() + i * kStride);
@@ -112,8 +114,8 @@ class CudaBucketLink final : public BucketLink {
   float* host_gradient_;
   std::vector<BucketSlice> buckets_;
   Device::Memory memory_;
-  // An early bucket's copy and mark do not wait until all backward kernels enqueued meanwhile have
-  // been scheduled.
+  // The streams are urgent, so that an early bucket's copy and mark do not wait until all backward
+  // kernels enqueued meanwhile have been scheduled.
   Stream down_{Stream::Priority::urgent}, up_{Stream::Priority::urgent};
   Event final_, down_end_, up_end_;
   bool has_branch_ = false;

@@ -10,7 +10,8 @@ namespace dp::cuda {
 
 namespace {
 
-// Rows of `packs` packs, `from_packs` and `to_packs` apart.
+// Copies rows of `packs` packs. They are `from_packs` packs apart in the source and `to_packs`
+// packs apart in the destination.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(RowGrid grid, unsigned from_packs, unsigned to_packs, const T* from, T* to) {
@@ -51,7 +52,7 @@ void copy_part(CudaDevice& device, Way way, const TensorView& part, const Tensor
                std::size_t first) {
   const Shape& s = part.desc.shape;
   const std::size_t all = whole.desc.shape.c;
-  // All three are multiples of the pack exactly if this number is.
+  // All three numbers are multiples of the pack exactly if their bitwise OR is.
   with_type_and_pack(
       part.desc.type, s.c | first | all, are_aligned(part.data, whole.data),
       [&](auto* tag, auto n) {

@@ -25,8 +25,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // ---- choosing -----------------------------------------------------------------------------------
 
-// The candidate plans of one direction, built on demand. The first one works. All ways have names,
-// so that a choice made for another batch size is found.
+// The candidate plans of one direction, built on demand. The first one is known to work. All ways
+// after it are listed by name, even if they are not measured, so that a choice made for another
+// batch size is found.
 class Candidates {
  public:
   Candidates(CudaDevice& device, const ConvProblem& problem)
@@ -50,7 +51,7 @@ class Candidates {
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
   [[nodiscard]] bool is_measured(std::size_t i) const { return candidates_[i].is_measured; }
   void measure_no_more(std::size_t i) { candidates_[i].is_measured = false; }
-  // Null if cuDNN refuses.
+  // Returns null if cuDNN refuses.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> plan(std::size_t i) {
     Candidate& candidate = candidates_[i];
     if (!candidate.plan) candidate.plan = planner_.build(candidate.way);
@@ -113,7 +114,8 @@ class Trial {
       const std::size_t operands = x_bytes_ + y_bytes_ + w_bytes_;
       memory_ = device_.allocate(operands + aligned(pass_.form().w.inside.bytes()));
       std::byte* const first = memory_.get();
-      // An ordinary number both as fp32 and as bf16: denormals or NaN would change the time.
+      // These bytes are an ordinary number both as fp32 and as bf16; denormals or NaN would change
+      // the time.
       DP_CHECK_CUDA(cudaMemsetAsync(first, 0x3C, operands, device_.stream()));
       data_ = {first, first + x_bytes_ + y_bytes_, first + x_bytes_};
       packed_weights_ = first + operands;

@@ -33,7 +33,7 @@ struct PartLimits {
   static constexpr std::size_t kFp32 = std::size_t{1} << 26;
 };
 
-// The smallest number of equal parts of n images.
+// The smallest number of equal parts of n images for which no part is too large.
 std::size_t count_parts(std::size_t n, std::size_t elements, std::size_t most_elements) {
   std::size_t parts = 1;
   while (parts < n && (n % parts != 0 || elements / parts > most_elements)) ++parts;

@@ -18,7 +18,7 @@
 
 namespace dp::cuda {
 
-// Rounds up the size of a buffer, so that buffers in a row are aligned.
+// Rounds up the size of a buffer, so that consecutive buffers are aligned.
 inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // One operand: its form in memory, and the form that the plan needs. `offset`: its place in the
@@ -57,8 +57,8 @@ class ConvPass {
  public:
   ConvPass(CudaDevice& device, const ConvPassForm& form) : device_(&device), form_(form) {}
 
-  // `packed_weights`: memory for the weights in the plan's form, if it differs from theirs.
-  // `scratch`: form().scratch_bytes, followed by the plan's workspace.
+  // `packed_weights`: memory for the weights in the plan's form, if this differs from their form in
+  // memory. `scratch`: form().scratch_bytes, followed by the plan's workspace.
   void run(const CudnnPlan& plan, const ConvPassData& data, void* packed_weights,
            std::byte* scratch);
 

@@ -5,7 +5,7 @@
 namespace dp::cuda {
 
 void throw_cuda_error(cudaError_t code, const char* expression, const char* file, int line) {
-  static_cast<void>(cudaGetLastError());  // it would be reported again by the next check
+  static_cast<void>(cudaGetLastError());  // the next check would report it again
   switch (code) {
     case cudaErrorMemoryAllocation:
       throw OutOfMemory(

@@ -13,7 +13,7 @@ namespace dp::cuda {
 
 class Descriptor {
  public:
-  Descriptor() = default;  // none
+  Descriptor() = default;  // no descriptor
   explicit Descriptor(cudnnBackendDescriptorType_t type) {
     DP_CHECK_CUDNN(cudnn_api().create_descriptor(type, &descriptor_));
   }

@@ -1,10 +1,9 @@
 // A convolution in one direction on cuDNN 9's backend API. ConvPlanner lists the ways to compute
 // it; a CudnnPlan is one of them, ready to run.
 //
-// A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics list
-// them, the most promising first. In bf16, ways with tensor cores are moved before all others. Ways
-// that do not give the same bits every time, or that compute with less precision than requested,
-// are excluded.
+// A *way* is an engine configuration: an engine of cuDNN and its knobs. cuDNN's heuristics list the
+// ways, the most promising first. In bf16, ways with tensor cores are put first. Ways that do not
+// give the same bits every time, or that compute with less precision than requested, are excluded.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +71,7 @@ class CudnnPlan {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::size_t workspace_bytes() const { return workspace_bytes_; }
-  // Enqueues the plan on the handle's stream. Assigns.
+  // Enqueues the plan on the handle's stream. Overwrites the output.
   void run(cudnnHandle_t handle, const ConvPointers& pointers) const;
 
  private:
@@ -96,7 +95,7 @@ class ConvPlanner {
   // Whether building way i compiles a kernel, which takes about a second.
   [[nodiscard]] bool is_compiled(std::size_t i) const { return ways_[i].is_compiled; }
   [[nodiscard]] bool has_tensor_cores(std::size_t i) const { return ways_[i].has_tensor_cores; }
-  // Null if cuDNN refuses after all, or if the workspace exceeds kMostWorkspaceBytes.
+  // Returns null if cuDNN refuses after all, or if the workspace exceeds kMostWorkspaceBytes.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> build(std::size_t i) const;
   // Why no way was found or built, in cuDNN's words.
   [[nodiscard]] const std::string& last_refusal() const { return last_refusal_; }

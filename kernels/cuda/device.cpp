@@ -135,7 +135,8 @@ class EventMarks final : public TimeMarks {
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
-    // The host may know through a BucketLink that work has ended slightly before the event has.
+    // The host may learn through a BucketLink that work has ended, slightly before the event is
+    // complete.
     device_.wait_for(events_.at(to).get(), "a step's operations");
     float milliseconds = 0;
     DP_CHECK_CUDA(
@@ -167,8 +168,8 @@ int count_devices(std::string* why_none) {
 }
 
 std::string needed_driver() {
-  // The runtime is linked statically. It runs with the first driver of its CUDA's major release and
-  // all later ones (NVIDIA's table of minor version compatibility).
+  // The runtime is linked statically. It runs with the first driver of its major release of CUDA
+  // and with all later drivers (NVIDIA's table of minor version compatibility).
   constexpr int kMajor = CUDART_VERSION / 1000;
   static_assert(kMajor >= 12, "the first drivers of older releases of CUDA are not named here");
   const std::string release = kMajor == 12 ? "525 or later" : kMajor == 13 ? "580 or later" : "";
@@ -219,8 +220,8 @@ void CudaDevice::wait_for(cudaEvent_t event, const char* what) const {
   DP_CHECK_CUDA(cudaEventSynchronize(event));
 }
 
-// After a fault every call returns the fault's error until the process ends, also this query of an
-// idle stream.
+// After a fault every call, including this query of an idle stream, returns the fault's error until
+// the process ends.
 void CudaDevice::check() const {
   const cudaError_t code = cudaStreamQuery(idle_.get());
   if (code == cudaSuccess || code == cudaErrorNotReady) return;

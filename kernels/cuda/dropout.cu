@@ -10,7 +10,7 @@ namespace dp::cuda {
 
 namespace {
 
-// `position` is in host memory, so one thread of a block reads it.
+// `position` is in host memory, so only one thread of each block reads it.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(const T* x, T* y, std::size_t count, std::size_t image, std::uint64_t threshold,

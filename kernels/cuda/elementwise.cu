@@ -13,7 +13,8 @@ namespace dp::cuda {
 
 namespace {
 
-// Packs that a thread has in flight; operations with much arithmetic leave fewer registers.
+// The number of packs that a thread has in flight. Operations with much arithmetic have fewer,
+// because they leave fewer registers.
 template <class Op>
 inline constexpr int kUnroll = 4;
 

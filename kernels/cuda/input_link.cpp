@@ -33,7 +33,7 @@ class CudaInputLink final : public InputLink {
               "{} bytes, {} crops, {} labels", images.size(), crops.size(), labels.size());
     Slot& slot = slots_[sent_++ % slots_.size()];
     slot.samples = labels.size();
-    // The previous batch in this slot has been read.
+    // Copy only after the previous batch in this slot has been read.
     DP_CHECK_CUDA(cudaStreamWaitEvent(stream_.get(), slot.is_free.get(), 0));
     copy(slot.images.get(), images.data(), images.size_bytes());
     copy(slot.crops.get(), crops.data(), crops.size_bytes());
@@ -71,7 +71,7 @@ class CudaInputLink final : public InputLink {
   struct Slot {
     Device::Memory images, crops, labels;
     std::size_t samples = 0;
-    Event is_there, is_free;  // an event that was never recorded is no obstacle
+    Event is_there, is_free;  // waiting for an event that was never recorded does nothing
   };
 
   void copy(void* to, const void* from, std::size_t bytes) {

@@ -13,15 +13,15 @@ struct Numbers {
   float learning_rate, momentum, weight_decay, scale, ratio;
 };
 
-// The same operations in the same order as the CPU twin, without fused multiply-add, so the bits
-// are equal.
+// Performs the same operations in the same order as the CPU twin, without fused multiply-adds, so
+// the bits are equal.
 __device__ void update(const Numbers& s, float gradient, float& parameter, float& velocity) {
   const float g = s.ratio * (gradient * s.scale + s.weight_decay * parameter);
   velocity = s.momentum * velocity + g;
   parameter -= s.learning_rate * velocity;
 }
 
-// step, norms and squares are in host memory, so one thread of a block reads them.
+// step, norms and squares are in host memory, so only one thread of each block reads them.
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     lars_kernel(float* parameters, const float* gradients, float* velocity, std::size_t count,

@@ -120,9 +120,10 @@ struct Opened {
       return std::vector<std::string>{fmt::format("{}.so.{}", stem, major),
                                       fmt::format("{}.so.{}", stem, major == 13 ? 12 : 13)};
     };
-    // cuBLAS needs a library next to it, which its run path does not name in every layout. cuDNN's
-    // engines that are compiled while planning need NVRTC. A library that is already open is found
-    // by its name. If either is missing, the error below or cuDNN's choice of engines shows it.
+    // cuBLAS needs libcublasLt, which its run path does not find in every layout. cuDNN's engines
+    // that are compiled while planning need NVRTC. Both are opened here, because a library that is
+    // already open is found by its name. If either is missing, the error below or cuDNN's choice of
+    // engines shows it.
     std::string ignored;
     const void* unused = open_any(places, versioned("libcublasLt"), "cuBLAS", ignored);
     unused = open_any(places, versioned("libnvrtc"), "NVRTC", ignored);

@@ -53,7 +53,7 @@ struct CublasApi {
 [[nodiscard]] const CublasApi& cublas_api();
 
 // The libraries' handles on one device, bound to its stream. The same input gives the same bits:
-// cuBLAS has its own workspace, no atomics, and TF32 only if the device allows it.
+// cuBLAS uses a workspace of its own, no atomics, and TF32 only if the device allows it.
 class Libraries {
  public:
   explicit Libraries(CudaDevice& device);

@@ -10,7 +10,7 @@ namespace dp::cuda {
 
 namespace {
 
-// NVIDIA's recommendation for Hopper (4 MiB for others): a smaller workspace rules out fast
+// NVIDIA's recommendation for Hopper (4 MiB for other GPUs): a smaller workspace rules out fast
 // kernels.
 constexpr std::size_t kCublasWorkspaceBytes = 32u << 20;
 

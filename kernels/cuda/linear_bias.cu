@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::size_t i = first_item(); i < count; i += item_stride()) y[i] += bias[i % k];
 }
 
-// A thread adds up every 32nd row of its column; then a tree over the 32.
+// Each thread adds up every 32nd row of its column. A tree then adds the 32 sums of a column.
 __global__ void __launch_bounds__(kSumThreads)
     sum_columns_kernel(const float* y, std::size_t n, std::size_t k, float* sums) {
   __shared__ float partial[kRowThreads][kColumns];

@@ -1,5 +1,5 @@
 // Max pooling as a walk over the rows (pixels) of the output, y in forward and dx in backward. A
-// thread has a few neighbouring channels (rows.cuh). Backward collects from the windows that
+// thread handles a few neighbouring channels (rows.cuh). Backward collects from the windows that
 // contain a pixel, so no two threads write to one place.
 #include "kernels/max_pool.hpp"
 
@@ -25,7 +25,7 @@ __device__ PlaceWord<N> word_at(const std::uint8_t* places, std::size_t at) {
   return *reinterpret_cast<const PlaceWord<N>*>(places + at);
 }
 
-// One row of y to a block row.
+// Each row of a block's threads computes one row (pixel) of y at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     max_forward_kernel(RowGrid grid, PoolingPlane s, const T* x, T* y, std::uint8_t* places) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     const unsigned p = y_pixel.row, q = y_pixel.column;
     const unsigned top = s.rows.begin(p), bottom = s.rows.end(p);
     const unsigned left = s.columns.begin(q), right = s.columns.end(q);
-    // In a window of -infinity only, the first pixel counts as the largest.
+    // If all values of a window are -infinity, the first pixel counts as the largest.
     const unsigned first = s.rows.place(top, p) * s.columns.length + s.columns.place(left, q);
     Floats<N> largest;
     unsigned found[N];
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One row of dx to a block row.
+// Each row of a block's threads computes one row (pixel) of dx at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     max_backward_kernel(RowGrid grid, PoolingPlane s, const T* dy, const std::uint8_t* places,

@@ -9,8 +9,9 @@ namespace dp::cuda {
 
 namespace {
 
-// The same operations in the same order as the CPU twins, without fused multiply-add, so the bits
-// are equal. One thread of a block reads arguments in host memory.
+// These kernels perform the same operations in the same order as the CPU twins, without fused
+// multiply-adds, so the bits are equal. Only one thread of each block reads arguments in host
+// memory.
 
 __global__ void __launch_bounds__(kThreads)
     direction_kernel(const float* gradients, float* velocity, float* x, std::size_t count,

@@ -1,5 +1,5 @@
 // The shortcut as a walk over the rows (pixels) of the output, y in forward and dx in backward. A
-// thread has a few neighbouring channels (rows.cuh), copied as a pack or set to zero.
+// thread handles a few neighbouring channels (rows.cuh), copied as a pack or set to zero.
 #include "kernels/pad_shortcut.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -16,7 +16,7 @@ struct PadShortcut {
   unsigned x_height, x_width, y_height, y_width, x_packs, y_packs, first, stride;
 };
 
-// One row of y to a block row: n, p, q.
+// Each row of a block's threads writes one row of y (n, p, q) at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pad_forward_kernel(RowGrid grid, PadShortcut s, const T* x, T* y) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One row of dx to a block row: n, h, w.
+// Each row of a block's threads writes one row of dx (n, h, w) at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pad_backward_kernel(RowGrid grid, PadShortcut s, const T* dy, T* dx) {
@@ -73,7 +73,7 @@ void with_shortcut(const TensorView& x, std::size_t stride, const TensorView& y,
   require(out.c >= in.c && out.h == (in.h - 1) / stride + 1 && out.w == (in.w - 1) / stride + 1,
           "a shortcut between incompatible shapes");
   const std::size_t first = (out.c - in.c) / 2;
-  // in.c, out.c and first are all multiples of the pack exactly if this number is.
+  // in.c, out.c and first are all multiples of the pack exactly if their bitwise OR is.
   const std::size_t channels = in.c | out.c | first;
   with_type_and_pack(x.desc.type, channels, are_aligned(x.data, y.data), [&](auto* tag, auto n) {
     const auto packs = [&](std::size_t count) { return static_cast<unsigned>(count / n); };

@@ -1,6 +1,7 @@
-// Average pooling as a walk over the rows (pixels) of the output. A thread has a few neighbouring
-// channels (rows.cuh) and sums them over its window. Backward, too, walks over its output, dx, and
-// collects from the windows that contain a pixel, so no two threads write to one place.
+// Average pooling as a walk over the rows (pixels) of the output. A thread handles a few
+// neighbouring channels (rows.cuh) and sums them over its window. Backward, too, walks over its
+// output, dx, and collects from the windows that contain a pixel, so no two threads write to one
+// place.
 #include "kernels/pool.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -22,8 +23,8 @@ __device__ Floats<N> scaled(const Floats<N>& floats, float factor) {
   return result;
 }
 
-// 1 / count. One step of Newton's method makes the fast approximation exact (Markstein 1990); a
-// division would call a function, for which registers are saved on a stack.
+// 1 / count. One iteration of Newton's method makes the fast approximation exact (Markstein 1990).
+// A division would be a function call, which saves registers on a stack.
 __device__ inline float reciprocal(unsigned count) {
   const float value = static_cast<float>(count);
 #ifdef __CUDA_ARCH__
@@ -35,7 +36,8 @@ __device__ inline float reciprocal(unsigned count) {
 #endif
 }
 
-// One row of y per block row. Sums in the CPU twin's order, so the bits are equal.
+// Each row of a block's threads computes one row (pixel) of y at a time. It sums in the CPU twin's
+// order, so the bits are equal.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_forward_kernel(RowGrid grid, PoolingPlane s, const T* x, T* y) {
@@ -59,7 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One row of dx per block row: the sum over the windows that contain the pixel.
+// Each row of a block's threads computes one row (pixel) of dx at a time: the sum over the windows
+// that contain the pixel.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_backward_kernel(RowGrid grid, PoolingPlane s, const T* dy, T* dx) {
@@ -83,7 +86,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One image per block row; sums its pixels in order, eight loads in flight.
+// Each row of a block's threads sums the pixels of one image, in order and with eight loads in
+// flight.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     global_forward_kernel(RowGrid grid, std::size_t pixels, float inverse, const T* x, float* y) {
@@ -104,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// One row of dx to a block row.
+// Each row of a block's threads writes one row (pixel) of dx at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     global_backward_kernel(RowGrid grid, unsigned pixels, float inverse, const float* dy, T* dx) {

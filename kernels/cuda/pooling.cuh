@@ -1,5 +1,5 @@
-// Shared by the kernels of max pooling and average pooling: a walk over pixels, one output pixel
-// per block row (rows.cuh).
+// Shared by the kernels of max pooling and average pooling: a walk over pixels, in which each row
+// of a block's threads takes one output pixel at a time (rows.cuh).
 #pragma once
 
 #include <limits>

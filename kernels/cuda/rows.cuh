@@ -22,10 +22,10 @@
 
 namespace dp::cuda {
 
-// How blocks divide the rows. side_by_side: all blocks move down the tensor together, so it is read
-// from one end to the other if they all run at the same time. in_bands: each block processes a band
-// of consecutive rows; if the blocks do not all run at the same time, this too proceeds from one
-// end to the other.
+// How blocks divide the rows. side_by_side: all blocks move down the tensor together, so the tensor
+// is read from one end to the other if all blocks run at the same time. in_bands: each block
+// processes a band of consecutive rows; if the blocks do not all run at the same time, this too
+// proceeds from one end to the other.
 enum class Walk { side_by_side, in_bands };
 
 struct RowGrid {
@@ -67,8 +67,9 @@ inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned
 }
 
 // Calls body(tag, count): *tag has the data type, and decltype(count)::value is the number of
-// elements that a thread moves in one access. That is as many as fit into 16 bytes if `channels` (a
-// row, or an offset into one) allows it and `are_aligned`, else 1.
+// elements that a thread moves in one access. That is as many as fit into 16 bytes if `channels`
+// (the length of a row, or an offset into one) is a multiple of that and the addresses are aligned,
+// else 1.
 template <class Body>
 void with_type_and_pack(DataType type, std::size_t channels, bool are_aligned, const Body& body) {
   const auto with = [&]<class T>(T* tag) {
@@ -117,7 +118,7 @@ __device__ inline void for_rows(const RowThread& thread, const Body& body) {
   for (; row < thread.end; row += thread.step) body(std::integral_constant<int, 1>{}, row);
 }
 
-// a / b; a 32-bit division if a fits.
+// a / b; a 32-bit division if a fits into 32 bits.
 __device__ inline std::size_t quotient(std::size_t a, unsigned b) {
   return (a >> 32) == 0 ? static_cast<unsigned>(a) / b : a / b;
 }

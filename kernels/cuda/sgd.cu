@@ -14,8 +14,8 @@ namespace {
 
 // ---- the update: 20 bytes a parameter, 12 without momentum --------------------------------------
 
-// The same operations in the same order as the CPU twin, without fused multiply-add, so the bits
-// are equal.
+// Performs the same operations in the same order as the CPU twin, without fused multiply-adds, so
+// the bits are equal.
 __device__ void update(const SgdStep& s, float scale, float gradient, float& parameter,
                        float& velocity) {
   const float g = gradient * scale + s.weight_decay * parameter;
@@ -27,7 +27,7 @@ __device__ void update(const SgdStep& s, float scale, float gradient, float& par
   parameter -= s.learning_rate * (s.has_nesterov ? g + s.momentum * velocity : velocity);
 }
 
-// step and squares are in host memory, so one thread of a block reads them.
+// step and squares are in host memory, so only one thread of each block reads them.
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(float* parameters, const float* gradients, float* velocity, std::size_t count,

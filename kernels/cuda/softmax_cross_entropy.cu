@@ -43,8 +43,9 @@ __device__ Largest warp_largest(Largest mine) {
   return mine;
 }
 
-// One warp per row. A few thousand exponentials in all, so double, like the CPU twin. d_logits may
-// be null or alias logits. A label outside of the classes makes the row's loss and gradient NaN.
+// One warp per row. There are only a few thousand exponentials, so they are computed in double, as
+// in the CPU twin. d_logits may be null or alias logits. A label outside of the classes makes the
+// row's loss and gradient NaN.
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const float* logits, const std::int32_t* labels, std::size_t samples,
                    unsigned classes, float smoothing, double divisor, float* d_logits,

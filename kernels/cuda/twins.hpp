@@ -1,7 +1,7 @@
 // The GPU twins of the operations in kernels/, in namespace dp::cuda. Convolution runs on cuDNN,
-// linear layers and Muon's products on cuBLAS; all others are kernels of our own. Everything is
-// enqueued on the device's stream and may be captured in a graph: no operation allocates, waits or
-// reads a result on the host.
+// linear layers and Muon's products on cuBLAS; all other operations are kernels of our own.
+// Everything is enqueued on the device's stream and may be captured in a graph: no operation
+// allocates, waits or reads a result on the host.
 #pragma once
 
 #include <cstdint>
