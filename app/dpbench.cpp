@@ -1,4 +1,5 @@
-// dpbench: the speed of dptrain's parts on this machine, beside the limits of the machine.
+// dpbench measures the speed of dptrain's parts on this machine, and shows the machine's limits
+// beside it.
 //
 // A bench is a row below and two functions in benches.hpp.
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // dptrain: data-parallel training of convolutional networks over slow networks.
 //
 // Every rank runs this main. Rank 0 reads the options and sends them to all; from then on all ranks
-// do the same, each on its part of the data. One rank prints an error once; the error decides the
+// do the same, each on its part of the data. An error is printed once, by one rank, and decides the
 // exit code (--help lists the codes).
 #include <cstdio>
 #include <cstdlib>
@@ -70,7 +70,7 @@ void check_new_files(const dp::Options& options) {
                         {dp::Setting{"exported weights"}, options.export_file}};
   for (const File& file : files) {
     if (file.path == "none") continue;
-    // A resumed run wrote them earlier.
+    // In a resumed run these files may exist, because an earlier start wrote them.
     if (!options.resume) dp::check_new_file(file.setting, file.path);
     if (dp::is_same_file(file.path, options.log)) {
       dp::throw_error(dp::ErrorKind::usage, "{} {}: is also the name of the log; give another",
@@ -208,7 +208,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 double timeout_of(const std::vector<std::string>& arguments) {
   dp::OptionContext context = option_context();
   context.detect_dataset = nullptr;
-  context.reads_pipes = false;  // agreed_options() reads them, once
+  context.reads_pipes = false;  // a pipe can be read only once, by agreed_options()
   try {
     return dp::parse_options(arguments, context).comm_timeout_s;
   } catch (const std::exception&) {

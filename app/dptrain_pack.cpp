@@ -1,5 +1,6 @@
-// dptrain-pack: makes one HDF5 file of a folder of images, for disks that are slow with small files
-// and for copying to other machines. One process; io/images/image_pack.hpp does the work.
+// dptrain-pack packs a folder of images into one HDF5 file, for disks that are slow with small
+// files and for copying to other machines. It is one process; io/images/image_pack.hpp does the
+// work.
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,7 +1,8 @@
-// dptrun: starts dptrain by mpirun, and again from its newest checkpoint if it dies.
+// dptrun starts dptrain with mpirun. If the run dies, dptrun starts it again from its newest
+// checkpoint.
 //
-// It knows three things of a run: its exit code, the marks in its output (run_status.hpp), and
-// which hosts answer. It computes nothing and does not use MPI itself.
+// dptrun knows three things about a run: its exit code, the marks in its output (run_status.hpp),
+// and which hosts answer. It computes nothing and does not use MPI itself.
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
@@ -87,7 +88,8 @@ class Supervisor {
           signals_);
       has_lived_ = has_lived_ || report.has_lived;
       if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
-        // SIGUSR1 ends an mpirun that has not begun, or is about to end.
+        // An mpirun that has not begun, or is about to end, dies of the SIGUSR1 that asks it to
+        // stop.
         const bool is_by_wish = report.exit_code == 128 + SIGUSR1;
         if (signals > 1 || !report.first_step || is_by_wish) return stop_code();
         if (report.exit_code != static_cast<int>(dp::ErrorKind::stopped)) {
@@ -144,7 +146,7 @@ class Supervisor {
     }
   }
 
-  // Nothing if there are fewer than --min-hosts.
+  // Returns nothing if fewer hosts than --min-hosts answer.
   std::optional<std::vector<dp::RunHost>> hosts_that_answer() {
     if (options_.hosts.empty()) return options_.hosts;
     const std::vector<bool> answers =
@@ -182,7 +184,7 @@ class Supervisor {
   }
 
   bool may_start_again(const dp::AttemptReport& report) {
-    // mpirun itself has failed at once and reports why: a wrong host, too few slots.
+    // If mpirun itself fails at once, it has reported why: a wrong host, or too few slots.
     if (!has_lived_ && !report.is_killed) return false;
     switch (static_cast<dp::ErrorKind>(report.exit_code)) {
       case dp::ErrorKind::usage:
@@ -204,7 +206,8 @@ class Supervisor {
     return true;
   }
 
-  // Reports what has happened and waits before the next run. False: a signal asks to stop.
+  // Reports what has happened and waits before the next run. Returns false if a signal asks to
+  // stop.
   bool pause(const std::string& what) {
     const double pause_s = pause_after(without_progress_);
     ++without_progress_;
@@ -213,8 +216,8 @@ class Supervisor {
     return sleep(pause_s);
   }
 
-  // Waits until enough hosts answer, however long. Nothing was started, so this is no restart.
-  // False: a signal asks to stop.
+  // Waits before the hosts are asked again. This is no restart, because nothing was started, so it
+  // may happen any number of times. Returns false if a signal asks to stop.
   bool wait_for_hosts() {
     const double pause_s = pause_after(waits_++);
     progress_.state = "waits for hosts";
@@ -267,9 +270,9 @@ class Supervisor {
   dp::RunProgress progress_;
   dp::StepPace pace_;
   std::int64_t attempts_ = 0, restarts_ = 0;
-  std::int64_t without_progress_ = 0;  // restarts, since the last progress
-  std::int64_t waits_ = 0;             // for hosts, since enough of them were there
-  int doubtful_restarts_ = 0;          // after errors that will probably come again
+  std::int64_t without_progress_ = 0;  // restarts since the last progress
+  std::int64_t waits_ = 0;             // waits for hosts since enough of them last answered
+  int doubtful_restarts_ = 0;          // after errors that will probably recur
   bool has_lived_ = false;
   std::optional<std::uint64_t> furthest_start_;
   std::optional<Clock::time_point> down_since_;
@@ -291,7 +294,7 @@ int run(const std::vector<std::string>& arguments) {
     return EXIT_SUCCESS;
   }
   ::setenv(dp::kStatusVariable, "1", 1);
-  ::signal(SIGPIPE, SIG_IGN);  // a reader that has gone does not end a training
+  ::signal(SIGPIPE, SIG_IGN);  // training goes on without a reader of the output
   return Supervisor(options).run();
 }
 

@@ -14,7 +14,7 @@
 
 namespace dp::net {
 
-// Backward calls it when the parameter gradients of node `node` are final.
+// Called by backward() when the parameter gradients of node `node` are final.
 using NodeCallback = std::function<void(std::size_t node)>;
 
 struct ExecutorOptions {

@@ -1,5 +1,5 @@
 // A model as data: a list of layers in the order of execution. Each layer reads the values of
-// earlier ones. A model is a function that returns a Graph; a Network gives the Graph parameters
+// earlier layers. A model is a function that returns a Graph; a Network gives the Graph parameters
 // and runs it.
 #pragma once
 

@@ -66,7 +66,7 @@ struct ForwardArguments {
 
 struct BackwardArguments {
   std::span<const TensorView> x;    // as in forward; null data if backward does not read it
-  TensorView y;                     // as x
+  TensorView y;                     // the same for the output
   TensorView dy, dy2;               // dy2 only if accepts_two_gradients()
   std::span<const TensorView> dx;   // one per input; null data if no gradient is needed
   const std::byte* kept = nullptr;  // as forward wrote it
@@ -92,11 +92,12 @@ class Layer {
 
   virtual void forward(const ForwardArguments& arguments) = 0;
   virtual void backward(const BackwardArguments& arguments) = 0;
-  // Called instead of these on a rank without images. For layers that gather values of all ranks.
+  // Called instead of forward() and backward() on a rank without images. Layers that gather values
+  // of all ranks override both.
   virtual void forward_without_images() {}
   virtual void backward_without_images() {}
 
-  // Whether backward reads these; the memory plan then keeps them until backward.
+  // Whether backward reads this input, or the output. The memory plan then keeps it until backward.
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }

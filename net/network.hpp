@@ -22,7 +22,7 @@
 
 namespace dp::net {
 
-// Backward calls it when a tensor's gradient is final. `tensor` is an index into
+// Called by backward() when a tensor's gradient is final. `tensor` is an index into
 // Parameters::tensors(). Matrices are reported in the order of the flat buffer, and so are vectors.
 using TensorCallback = std::function<void(std::size_t tensor)>;
 
@@ -43,9 +43,9 @@ class Network {
     return TensorDesc::nhwc(graph_.images_shape(batch));
   }
 
-  // The step and the images for which layers draw random numbers. Operations read it when they run,
-  // so set it before each step, after the previous step's operations have run. It starts with the
-  // parameters' seed, at step 0 with the whole batch.
+  // The step and the images for which layers draw random numbers. Operations read this position
+  // when they run, so set it before each step, after the previous step's operations have run.
+  // Initially it has the parameters' seed, step 0 and the whole batch.
   [[nodiscard]] StepPosition& position() { return position_[0]; }
 
   // Call it before prepare(). In training, the trace gets a slice for each layer, with an index
@@ -113,7 +113,7 @@ class Network {
   std::map<std::pair<std::size_t, Mode>, std::unique_ptr<Executor>> executors_;
   Device::Memory arena_;
   std::size_t arena_bytes_ = 0;
-  Executor* last_ = nullptr;  // the one of the last forward in training
+  Executor* last_ = nullptr;  // ran the last forward in training
   TraceTrack* trace_ = nullptr;
 };
 

@@ -54,8 +54,9 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   // LARS: the trust coefficient.
   double trust = 0.001;
-  // Muon: its learning rate as a multiple of the step's, which the other parameters use; its
-  // momentum (always Nesterov's); and whether it also updates linear layers' weights.
+  // Muon. Its learning rate is muon_rate_factor times the learning rate of step(), which the other
+  // parameters use. Its momentum is always Nesterov's. With muon_has_linear it also updates the
+  // weights of linear layers.
   double muon_rate_factor = 1.0;
   float muon_momentum = 0.6f;
   bool muon_has_linear = false;
@@ -139,11 +140,13 @@ class Optimizer {
 // Whether the exchange may take over the momentum (dgc, velocity=). With a momentum factor of 0 the
 // optimiser then adds the exchange's sum to the parameters unchanged.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
-// Whether the exchange may compute this optimiser's whole step before it sums (velocity= with
-// Adam). With a momentum factor of 0 the optimiser then adds the sum unchanged.
+// Whether the exchange may compute this optimiser's whole update before the ranks' values are
+// summed (velocity= with Adam). With a momentum factor of 0 the optimiser then adds the sum
+// unchanged.
 [[nodiscard]] bool can_leave_step(OptimizerKind kind);
-// The factor by which a gradient's weight in the optimiser's steps shrinks with each further step.
-// 0: a gradient counts only in its own step. For Muon, which has two, the smaller one.
+// The factor by which the weight of a gradient in the updates shrinks from each training step to
+// the next. 0: a gradient counts only in its own step. Muon has two such factors; this is the
+// smaller one.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);
 
 }  // namespace dp::net

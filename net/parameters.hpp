@@ -33,7 +33,7 @@ enum class Init {
   // U(-1/sqrt(fan_in), 1/sqrt(fan_in)): torch's default for weights and bias of convolutions and
   // linear layers.
   uniform_fan_in,
-  // The first C output channels copy their input channels; the others are as uniform_fan_in
+  // The first C output channels copy their input channels; the other channels are as uniform_fan_in
   // (torch.nn.init.dirac_ on a part of the weights).
   identity_first,
   normal_hundredth,  // N(0, 0.01^2)
@@ -103,7 +103,8 @@ class Parameters {
   void bring_back_statistics();
 
   // Lists the values of every tensor in the order of the flat buffer, the frozen ones and the
-  // running statistics. The copy for evaluation is not listed, because it is made from these.
+  // running statistics. The copy for evaluation is not listed, because it is made from the running
+  // statistics.
   void list_state(StateVisitor& visitor);
 
   // Sets values and statistics to their initial state, which depends only on the seed, the tensor's

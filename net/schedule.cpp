@@ -13,7 +13,7 @@ double total_steps(const ScheduleOptions& options) {
 }
 
 // The place in the run whose rate applies at `step`: the epoch's first step if rates change only
-// between epochs. (A warm-up ignores it and changes the rate at every step.)
+// between epochs. (A warm-up does not use this place and changes the rate at every step.)
 double place_of_rate(const ScheduleOptions& options, double step) {
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   return options.is_by_epoch ? std::floor(step / per_epoch) * per_epoch : step;

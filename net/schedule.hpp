@@ -13,8 +13,9 @@ struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::constant;
   double learning_rate = 0.1;  // the peak
   std::size_t steps_per_epoch = 1, epochs = 1;
-  // Warm-up: the rate rises linearly from learning_rate / steps to learning_rate over the first
-  // epochs; Goyal et al. 2017. Not for onecycle and triangular, which rise by themselves.
+  // Warm-up: over the n steps of the first warmup_epochs epochs, the learning rate rises linearly
+  // from learning_rate / n to learning_rate (Goyal et al. 2017). Not for onecycle and triangular,
+  // which rise by themselves.
   double warmup_epochs = 0;
   std::vector<double> milestones;  // step: epochs at which the rate is multiplied by gamma
   double gamma = 0.1;

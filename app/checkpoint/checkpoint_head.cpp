@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kIs = " = ";
 
-// A value is one line.
+// Escapes line breaks, because a value must fit on one line.
 std::string escaped(const std::string& value) {
   std::string text;
   for (const char c : value) {

@@ -1,7 +1,8 @@
 // The head of a checkpoint's file: the entry "checkpoint", lines of "key = value".
 //
-// It has the part's owner, the place in the run, the log, the choices made by measurement, and the
-// options and the machine, which a resumed run is compared with.
+// The head names the part's owner. It also holds the position in the run, a description of the run
+// log, the choices made by measurement, and the options and the machine, with which a resumed run
+// is compared.
 //
 // The key "format" is the version of the head, 2 today. Heads of format 1 have neither this key nor
 // an owner; for them rank and step are taken from the file's name.
@@ -30,16 +31,17 @@ class CheckpointHead {
   void set(const std::string& key, std::uint64_t value) { set(key, std::to_string(value)); }
   // Sets the part's owner: step, rank, number of ranks and attempt.
   void set_owner(const ShardFile& part);
-  // Whether the head has an owner: it does from format 2 on.
+  // Whether the head names an owner. Heads do from format 2 on.
   [[nodiscard]] bool has_owner() const { return has("format"); }
-  // Throws Error(data) if the head's owner is not this part, or if its format is newer than
-  // kHeadFormat. A head without an owner passes.
+  // Throws Error(data) if the head names another owner than this part's, or if its format is newer
+  // than kHeadFormat. A head without an owner passes.
   void check_owner(const ShardFile& part) const;
   [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
-  // Both throw Error(data) if the key is missing; number() also if its value is not a number.
+  // get() and number() throw Error(data) if the key is missing. number() also throws it if the
+  // value is not a number.
   [[nodiscard]] const std::string& get(const std::string& key) const;
   [[nodiscard]] std::uint64_t number(const std::string& key) const;
-  // All keys with this prefix: the rest of the key, and the value.
+  // All entries whose key has this prefix. The returned keys are without the prefix.
   [[nodiscard]] std::map<std::string, std::string> all(const std::string& prefix) const;
 
  private:

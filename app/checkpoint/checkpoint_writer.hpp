@@ -1,7 +1,8 @@
 // The thread that writes a rank's part of a checkpoint, and the memory that it works on.
 //
-// It runs one job at a time. The first writes the part, and the log beside it. The second gives the
-// part its final name and removes old checkpoints. A job throws nothing: failure() has its error.
+// The thread runs one job at a time. The job that write() begins writes the part, and the log
+// beside it. The job that tidy_up() begins gives the part its final name and removes old
+// checkpoints. A job throws nothing; failure() returns its error.
 #pragma once
 
 #include <chrono>
@@ -20,14 +21,14 @@ class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string folder);
 
-  // write() and tidy_up() begin a job and return at once. No other job may be under way.
-  // write() hashes image() and writes it, and the log unless that is empty.
+  // write() and tidy_up() begin a job and return at once. No other job may be under way. write()
+  // hashes and writes image(). It also writes the log, unless the log is empty.
   void write(const ShardFile& part, std::vector<std::byte> log);
-  // is_complete: the checkpoint that was written last counts. Then removes all checkpoints but
-  // `kept`. Files that cannot be removed now are removed after the next checkpoint.
+  // If is_complete, the part that was written last gets its final name. Then all checkpoints except
+  // `kept` are removed. Files that cannot be removed now are removed after the next checkpoint.
   void tidy_up(bool is_complete, std::vector<CheckpointId> kept);
 
-  // Whether the job is over. wait_for() waits for that, at most this long, and returns the same.
+  // Whether the job is over. wait_for() first waits for its end, but at most this long.
   [[nodiscard]] bool is_over() { return thread_.is_over(job_); }
   bool wait_for(std::chrono::duration<double> most) { return thread_.wait_for(job_, most); }
 
@@ -51,7 +52,7 @@ class CheckpointWriter {
   bool is_complete_ = false;
   std::vector<CheckpointId> kept_;
   JobThread::Number job_ = 0;
-  JobThread thread_;  // last, so that it ends first
+  JobThread thread_;  // declared last, so that it is destroyed first
 };
 
 }  // namespace dp

@@ -15,12 +15,12 @@ namespace {
 // The ranks ask each other after 1, 2, 4, ... steps whether all have written, so that the questions
 // cost next to nothing however slow a disk is.
 constexpr std::uint64_t kLongestGap = 64;
-// With a cadence in time, rank 0's clock is asked about this often.
+// If checkpoints are due after a time, the ranks ask for rank 0's clock about this often.
 constexpr double kQuestion_s = 5.0;
 // How long training may wait for files to be renamed and removed, if the next checkpoint is due.
 constexpr auto kMoment = std::chrono::seconds(1);
-// At the end of the run, the ranks ask each other this often, and rank 0 warns of a slow one after
-// this time.
+// At the end of the run, the ranks ask each other every kLook, and rank 0 warns of a rank that is
+// slow for kSlow_s.
 constexpr auto kLook = std::chrono::milliseconds(500);
 constexpr double kSlow_s = 5.0;
 // How long a failing run waits for a part that is being written, before it reports its error.
@@ -62,7 +62,8 @@ bool Checkpoints::is_due(std::uint64_t step, bool ends_epoch) {
   if (asks_at(step)) {
     const bool was_tidying = is_tidying();
     ask(step);
-    // Tidying up takes a moment, so another checkpoint that is due need not wait for the next step.
+    // Tidying up takes only a moment. If another checkpoint is due, ask again at once, because the
+    // next step may be far off.
     if (is_wanted_ && is_tidying() && !was_tidying) ask(step);
   }
   return is_wanted_ && !pending_;
@@ -128,7 +129,7 @@ void Checkpoints::ask(std::uint64_t step, bool is_at_end) {
   next_question_ = step + (pending_ ? gap_ : reports[0].next_gap);
 }
 
-// All ranks have written their parts, or have failed to.
+// Called when all ranks have written their parts or have failed to.
 void Checkpoints::settle(const std::vector<Report>& reports) {
   *pending_ = {.id = pending_->id,
                .is_tidying = true,
@@ -149,7 +150,7 @@ void Checkpoints::settle(const std::vector<Report>& reports) {
   }
   writer_->tidy_up(pending_->is_complete, {complete_.begin(), complete_.end()});
   if (!difference) return;
-  // The files must be gone, or the run would go on from them.
+  // Wait until the files have been removed; otherwise a resumed run could continue from them.
   static_cast<void>(writer_->wait_for(std::chrono::duration<double>(options_.timeout_s)));
   throw AgreedError(*difference);
 }
@@ -173,7 +174,7 @@ void Checkpoints::compare_replicas(const std::vector<Report>& reports) {
 }
 
 void Checkpoints::take_complete() {
-  // A run that was resumed may come to the same step again.
+  // A resumed run may reach the same step again. Its new checkpoint then replaces the earlier one.
   std::erase_if(complete_, [&](const CheckpointId& id) { return id.step == pending_->id.step; });
   complete_.push_back(pending_->id);
   while (complete_.size() > options_.keep) complete_.pop_front();
@@ -183,8 +184,9 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    // All parts are written and equal. If older checkpoints are gone, this one is all that a run
-    // can resume from.
+    // A part has not got its final name, although all parts are written and equal. The checkpoint
+    // is given up if there are older ones. Otherwise it is kept, because it is all that a run can
+    // resume from.
     if (complete_.size() > 1) {
       std::erase(complete_, pending_->id);
     } else if (pending_->is_complete) {
@@ -219,7 +221,8 @@ void Checkpoints::tell_failures() {
   const std::string& mine = writer_->failure();
   const std::vector<std::string> failures =
       reducer_.run([&](Communicator& comm) { return comm.gather(mine); });
-  // The text after the file's name, which contains the step.
+  // The failure without the file's name, which contains the step and would make each failure a new
+  // one.
   const auto cause_of = [](const std::string& failure) {
     return failure.substr(std::min(failure.find(": "), failure.size()));
   };

@@ -9,8 +9,9 @@
 // are.
 //
 // A checkpoint is overdue if the next one is due and, for one time-out, no further rank has
-// finished its part. Rank 0 warns once; training goes on, without another checkpoint until then. At
-// the end of the run, ranks that make no progress for kPatience time-outs are left alone.
+// finished its part. Rank 0 then warns once. Training goes on, but the next checkpoint waits for
+// the overdue one. The end of the run waits for a rank without progress for at most kPatience
+// time-outs.
 //
 // All ranks make the same calls at the same steps. Methods marked "collective" exchange a few bytes
 // through the reducer's thread.
@@ -78,8 +79,9 @@ class Checkpoints {
   // Collective: waits until the checkpoint under way is complete or has failed, or until ranks have
   // made no progress for kPatience time-outs.
   void finish();
-  // The ranks that finish() has left alone, and what is missing: "rank 1 on east has not written
-  // its part for 30 s". Empty if there are none; otherwise nothing may be written any more.
+  // The ranks that finish() has stopped waiting for, and what is missing: "rank 1 on east has not
+  // written its part for 30 s". Empty if there are none. If there are any, nothing may be written
+  // any more.
   [[nodiscard]] const std::string& hanging() const { return hanging_; }
 
   // This rank's part of the checkpoint of this step.
@@ -96,19 +98,20 @@ class Checkpoints {
   // elsewhere to ranks that answer without making progress (comm/mpi/liveness.hpp).
   static constexpr double kPatience = 10;
 
-  // A rank's message to the others.
+  // A rank's message to the other ranks.
   struct Report {
     std::uint64_t replicated_hash = 0;
-    double seconds = 0;          // since the last checkpoint; only rank 0's counts
+    double seconds = 0;          // since the last checkpoint; only rank 0's value is used
     std::uint64_t next_gap = 1;  // steps until the next question, if nothing is under way
     std::uint8_t is_over = 0, has_failed = 0;  // the job that is under way
   };
   // The checkpoint that is under way.
   struct Pending {
     CheckpointId id;
-    // All ranks have written their parts, or failed to, and rename and remove files now.
+    // All ranks have written their parts or have failed to, and now rename and remove files.
     bool is_tidying = false, is_complete = false;
-    // Ranks whose job is over, and when this number last changed, in seconds since write().
+    // The number of ranks whose job is over, and when this number last changed, in seconds since
+    // write().
     std::ptrdiff_t over = 0;
     double moved_s = 0;
     bool is_told_late = false;
@@ -128,12 +131,12 @@ class Checkpoints {
   std::uint32_t rank_ = 0, ranks_ = 1;
   std::vector<std::string> hosts_;  // by rank
 
-  // The same on all ranks.
+  // These are the same on all ranks.
   std::deque<CheckpointId> complete_;  // the kept ones, the oldest first
   bool has_bad_name_ = false;          // some rank could not rename its part of the only checkpoint
   std::optional<Pending> pending_;
-  bool is_wanted_ = false;  // one is due and waits for the pending one
-  std::size_t epochs_ = 0;  // since the last one
+  bool is_wanted_ = false;  // another checkpoint is due and waits for the pending one
+  std::size_t epochs_ = 0;  // since the last checkpoint
   std::uint64_t last_step_ = 0, next_question_ = 0, gap_ = 1;
   std::string hanging_;
 

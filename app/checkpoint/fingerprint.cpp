@@ -15,8 +15,8 @@ namespace {
 
 const std::string kOption = "option.", kFact = "fact.";
 
-// Options that change no bit of the remaining training, or that the checkpoint decides: the initial
-// weights, and the choices made by measurement.
+// Options that may differ. Some of them change no bit of the remaining training, and the checkpoint
+// decides the others: the initial weights, and the choices made by measurement.
 constexpr std::array<std::string_view, 32> kFree = {
     "recipe",       "data-dir",        "log",         "log-steps",      "export",
     "trace",        "trace-steps",     "quiet",       "verbose",        "checkpoint",
@@ -34,7 +34,7 @@ bool is_in(std::string_view name, std::span<const std::string_view> list) {
   return std::ranges::find(list, name) != list.end();
 }
 
-// "0,0,1,1": the ranks' hosts as numbers, in the order in which they come first.
+// "0,0,1,1": each rank's host as a number. Hosts are numbered in the order of their first ranks.
 std::string grouping(const std::vector<std::string>& hosts) {
   std::map<std::string, std::size_t> numbers;
   std::vector<std::size_t> by_rank;
@@ -44,8 +44,8 @@ std::string grouping(const std::vector<std::string>& hosts) {
   return fmt::format("{}", fmt::join(by_rank, ","));
 }
 
-// Whether a difference may change the rest of the training, as its user wants: the number of
-// epochs, the milestones that follow from it, and the ranks' shares of images.
+// Whether the user may change this option for the rest of the training. This holds for the number
+// of epochs, the milestones that follow from it, and the ranks' shares of images.
 bool may_change_the_rest(const std::string& name, const std::string& value,
                          const std::string& earlier) {
   return name == "epochs" || name == "shares" ||
@@ -83,7 +83,7 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
   CheckpointHead mine;
   add_options(mine, options);
   std::vector<std::string> told;
-  // Some options of earlier versions are keys of other options today.
+  // Some options of earlier versions have become keys of other options.
   const std::map<std::string, std::string> then = with_keys(head.all(kOption));
   for (const auto& [name, value] : mine.all(kOption)) {
     const auto earlier = then.find(name);
@@ -144,7 +144,7 @@ std::string device_in(const CheckpointHead& head) { return head.get(kFact + "dev
 
 std::vector<std::string> device_changes(const std::vector<std::string>& now,
                                         const std::vector<std::string>& then) {
-  std::map<std::string, std::vector<std::size_t>> ranks;  // by their difference
+  std::map<std::string, std::vector<std::size_t>> ranks;  // by the text of the difference
   for (std::size_t rank = 0; rank < now.size(); ++rank) {
     if (then[rank].empty() || then[rank] == now[rank]) continue;
     ranks[fmt::format("{} instead of {}", now[rank], then[rank])].push_back(rank);

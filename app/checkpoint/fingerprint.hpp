@@ -2,8 +2,8 @@
 // they decide the run's result.
 //
 // A resumed run is compared with them. The data, and options that decide the result, must be the
-// same. Other differences are allowed and reported in a line: the number of ranks, the machine, the
-// number of epochs.
+// same. Other differences, such as in the number of ranks, the machine or the number of epochs, are
+// allowed and reported in one line.
 #pragma once
 
 #include <cstdint>
@@ -40,16 +40,16 @@ void add_facts(CheckpointHead& head, const RunFacts& facts);
 [[nodiscard]] std::vector<std::string> compare_options(const CheckpointHead& head,
                                                        const Options& options);
 
-// The same for data (Error(data)), build (Error(usage) without --accept-build) and machine. Devices
-// are compared by device_changes().
+// Compares the facts in the same way. Throws Error(data) for other data, and Error(usage) for
+// another build without --accept-build. Devices are compared by device_changes().
 [[nodiscard]] std::vector<std::string> compare_facts(const CheckpointHead& head,
                                                      const Options& options, const RunFacts& facts);
 
 // The device of the rank whose part of the checkpoint has this head.
 [[nodiscard]] std::string device_in(const CheckpointHead& head);
 
-// Both by rank: its device now, and the device that computed its part (empty: it has no part).
-// Returns a phrase for each kind of change.
+// Both vectors are by rank. `now` has each rank's device, and `then` the device that computed the
+// rank's part, or an empty text if the rank has no part. Returns a phrase for each kind of change.
 [[nodiscard]] std::vector<std::string> device_changes(const std::vector<std::string>& now,
                                                       const std::vector<std::string>& then);
 

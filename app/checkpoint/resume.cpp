@@ -29,7 +29,7 @@ constexpr int kNobody = -1;
 
 // The chosen checkpoint, and the rank that reads each part; kNobody: the part is lost.
 struct Choice {
-  ShardFile any;  // names the checkpoint; its is_complete is unused, since parts differ in it
+  ShardFile any;  // names the checkpoint; is_complete is unused, since it differs between parts
   std::vector<int> readers;
 
   [[nodiscard]] const CheckpointId& id() const { return any.checkpoint; }
@@ -38,7 +38,7 @@ struct Choice {
 // All ranks' files, on rank 0.
 class Inventory {
  public:
-  // names: by rank, the names of its files, a line each.
+  // names: for each rank, the names of its files, one on each line.
   explicit Inventory(const std::vector<std::string>& names)
       : ranks_(static_cast<int>(names.size())) {
     for (int holder = 0; holder < ranks_; ++holder) {
@@ -55,8 +55,9 @@ class Inventory {
 
   [[nodiscard]] bool is_empty() const { return found_.empty(); }
 
-  // The newest checkpoint with all parts. If there is none: of the checkpoints that once had all
-  // parts, the one with the fewest missing. If there is none either, the choice has no `readers`.
+  // Chooses the newest checkpoint with all parts. If there is none, chooses the checkpoint with the
+  // fewest missing parts among those that once had all parts. If there is none of these either, the
+  // choice has no `readers`.
   [[nodiscard]] Choice choose() const {
     const std::pair<const CheckpointId, Found>* best = nullptr;
     const auto missing = [](const auto& entry) {
@@ -172,8 +173,8 @@ bool are_same(const std::vector<std::string>& texts) {
   return lines.size() <= 1;
 }
 
-// Collective. A run that started from the beginning would remove the checkpoints that it could not
-// read.
+// Collective. Throws if checkpoints exist but none can be read. The run would otherwise start from
+// the beginning and remove them.
 void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;
@@ -205,14 +206,14 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
     if (choice.readers.empty()) refuse_to_begin_again(options, comm, has_failed);
     parts.clear();
     std::string failures;  // "RANK message", a line each
-    std::string hashes;    // of what is the same on all ranks, a line for each part
+    std::string hashes;    // of the replicated state, a line for each part
     comm.busy([&] {
       for (std::uint32_t r = 0; r < choice.readers.size(); ++r) {
         if (choice.readers[r] != comm.rank()) continue;
         try {
           const Shard& part = parts.emplace(r, reader.read(choice.id(), r)).first->second;
           hashes += fmt::format("{:016x}\n", replicated_hash(part));
-        } catch (...) {  // also the standard library's: an earlier checkpoint may be whole
+        } catch (...) {  // of any type: an earlier checkpoint may be whole
           std::string why;
           static_cast<void>(exit_code_of_current_exception(why));
           failures += fmt::format("{} {}\n", r, why);
@@ -248,7 +249,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
   }
 }
 
-// The same entries without a rank's own.
+// A part with only the replicated entries, without those of its rank.
 std::vector<std::byte> replicated_part(const Shard& shard) {
   std::vector<ShardEntry> entries;
   std::vector<std::size_t> from;

@@ -2,8 +2,8 @@
 // and agree on the newest checkpoint of which all parts exist undamaged.
 //
 // A truncated or damaged part counts as missing, and a line reports it. If no checkpoint has all
-// its parts, the run takes one that once had them, without the lost parts: the one with the fewest
-// lost parts, and of several the newest.
+// its parts, the run continues without the lost parts from a checkpoint that once had them all. It
+// takes the checkpoint with the fewest lost parts and, among several of these, the newest.
 #pragma once
 
 #include <cstddef>
@@ -35,13 +35,13 @@ struct ResumePoint {
   [[nodiscard]] bool epoch_is_over() const { return head.number("epoch_is_over") != 0; }
 };
 
-// Collective. Returns nothing if there is no checkpoint to continue from. All ranks throw the same
-// AgreedError(data) if the folder holds checkpoints of another run (without --resume), or if none
-// of its checkpoints can be read (with it).
+// Collective. Returns nothing if there is no checkpoint to continue from. Without --resume, all
+// ranks throw the same AgreedError(data) if the folder holds checkpoints of another run. With
+// --resume, they throw it if the folder holds checkpoints but none can be read.
 [[nodiscard]] std::optional<ResumePoint> find_resume_point(const Options& options,
                                                            Communicator& comm);
 
-// Collective: a number for this start of the program, the same on all ranks.
+// Collective: draws a number that identifies this start of the program, the same on all ranks.
 [[nodiscard]] std::uint32_t draw_attempt(Communicator& comm);
 
 }  // namespace dp

@@ -14,7 +14,7 @@
 namespace dp {
 namespace {
 
-// The type of an entry in the file: the block's type, and whether it is a rank's own.
+// Flags in the type of an entry, besides the block's type: the entry is a rank's own, or a text.
 constexpr std::uint32_t kOwn = 0x100, kText = 0x200;
 
 std::uint32_t type_of(const StateBlock& block) {
@@ -46,7 +46,8 @@ void write_block(Device& device, const StateBlock& block, std::span<const std::b
   }
 }
 
-// Adds in double precision, or exactly, in the order of ranks.
+// Adds the ranks' values in the order of ranks: floating-point values in double precision, integers
+// exactly.
 template <class Number>
 std::vector<std::byte> merged(const StateBlock& block, const std::vector<const Shard*>& shards) {
   using Sum = std::conditional_t<std::is_floating_point_v<Number>, double, Number>;

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 constexpr auto kLook = 100ms;
 // mpirun gets this time to end after a rank has reported its end.
 constexpr auto kPatience = 10s;
-// And this time after SIGTERM.
+// mpirun gets this time to end after SIGTERM.
 constexpr auto kPatienceAfterSignal = 4s;
 constexpr auto kHangup = 2s;
 // A run that is not known to train gets this time to end, or to report that it trains.
@@ -83,7 +83,7 @@ class Attempt {
 
   void wait_for_something() {
     const Clock::time_point before = Clock::now();
-    // While nobody reads the output, marks wait unread, which is not silence.
+    // While nobody reads this program's output, marks wait unread. That is not silence of the run.
     const bool is_held_up = !output_.pending.empty() || !errors_.pending.empty();
     std::array<pollfd, 3> streams = {
         {{signals_.stream(), POLLIN, 0}, output_.next(), errors_.next()}};
@@ -93,7 +93,7 @@ class Attempt {
     if (is_held_up) last_mark_ += Clock::now() - before;
   }
 
-  // Passes on the remaining output after the session's end. The second signal ends it, as always.
+  // Passes on the remaining output after the session's end. A second signal ends this, too.
   void pass_the_rest() {
     for (int round = 0; round < 2; ++round) {
       while (signals_.count() < 2) {
@@ -106,20 +106,20 @@ class Attempt {
     }
   }
 
-  // Writes only what does not block, so that signals and deadlines are seen. True if there was
-  // something to write.
+  // Writes only what does not block, so that signals and deadlines are seen. Returns whether
+  // something was written.
   static bool write_pending(Stream& stream) {
     pollfd ready = {stream.to, POLLOUT, 0};
     if (stream.pending.empty() || ::poll(&ready, 1, 0) <= 0) return false;
     const std::size_t size = std::min<std::size_t>(stream.pending.size(), PIPE_BUF);
     const ssize_t written = ::write(stream.to, stream.pending.data(), size);
     if (written < 0 && (errno == EINTR || errno == EAGAIN)) return false;
-    // The reader has gone; training goes on.
+    // If the reader has gone, the text is dropped, and training goes on.
     stream.pending.erase(0, written <= 0 ? std::string::npos : static_cast<std::size_t>(written));
     return true;
   }
 
-  // True if there was something.
+  // Returns whether there was something to pass on.
   bool pass(Stream& stream) {
     if (!stream.pending.empty()) return write_pending(stream);
     std::array<char, 16384> piece;
@@ -169,8 +169,8 @@ class Attempt {
     const bool is_first = obeyed_ == 0 && count == 1;
     obeyed_ = count;
     if (is_first) {
-      // mpirun passes it on to all ranks, and gives them time. A rank that has not begun ends at
-      // once. Training may have begun without this program's knowing yet.
+      // mpirun passes SIGUSR1 on to all ranks, and gives them time. A rank that has not begun ends
+      // at once. If no step is known, wait a little: training may have begun without a mark so far.
       if (!report_.is_asked_to_end) session_.send(SIGUSR1);  // a second one would end it at once
       if (!report_.first_step) terminate_at_ = Clock::now() + kPatienceBeforeTraining;
       return;
@@ -178,8 +178,8 @@ class Attempt {
     terminate();
   }
 
-  // Not before the first step: a run that has just begun would be asked to end before it has done
-  // anything.
+  // Asks only after the first step. Before it, a run that has just begun would end without having
+  // done anything.
   void ask_caller() {
     if (!has_stepped_ || obeyed_ > 0 || report_.is_asked_to_end || said_end_) return;
     if (!request_.must_end || !request_.must_end()) return;
@@ -255,7 +255,7 @@ StopSignals::StopSignals(const std::vector<int>& more) {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
-  // The terminal is closed. Under nohup the signal is ignored and stays so.
+  // SIGHUP arrives when the terminal is closed. Under nohup it is ignored, and it stays ignored.
   struct sigaction hangup = {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);

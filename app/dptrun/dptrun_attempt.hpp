@@ -1,5 +1,6 @@
-// One run of dptrain under mpirun, from start to end. Its output is passed on to this program's
-// output. Its marks (run_status.hpp), and how it ended, are kept.
+// One run of dptrain under mpirun, from start to end. The run's output is passed on to this
+// program's output, without its marks (run_status.hpp). An AttemptReport holds what the marks said
+// and how the run ended.
 #pragma once
 
 #include <chrono>
@@ -15,8 +16,8 @@
 
 namespace dp {
 
-// The signals that ask to stop, as they arrive: SIGINT, SIGTERM, SIGHUP unless nohup ignores it,
-// and `more`. The process blocks them from construction on.
+// Receives the signals that ask to stop: SIGINT, SIGTERM, SIGHUP unless nohup ignores it, and
+// `more`. The process blocks these signals from construction on.
 class StopSignals {
  public:
   explicit StopSignals(const std::vector<int>& more);
@@ -39,20 +40,20 @@ struct AttemptReport {
   std::string why;                            // "mpirun was killed by signal 9 (Killed)"
   bool has_lived = false;                     // at least one mark arrived
   bool is_asked_to_end = false;               // must_end returned true
-  bool is_killed = false;                     // mpirun or a rank was, by SIGKILL or for silence
+  bool is_killed = false;                     // mpirun died of a signal, or a rank of SIGKILL
   std::optional<std::uint64_t> first_step;    // steps done when training began
   std::optional<std::uint64_t> last_step;     // steps done at the last mark
-  std::chrono::steady_clock::time_point end;  // of its last sign of life
+  std::chrono::steady_clock::time_point end;  // when the run ended, or was last alive
 };
 
 struct AttemptRequest {
   std::vector<std::string> words;  // mpirun's command line
-  double silence_s = 120;          // after this long without a mark it counts as dead
+  double silence_s = 120;          // a run without a mark for this long counts as dead
   // Called for each mark, without its checksum.
   std::function<void(std::string_view words)> on_mark;
   // Called at the first mark of a step.
   std::function<void(std::uint64_t steps)> on_first_step;
-  // Called all the time while the run trains. If it returns true, the run ends after the current
+  // Called again and again while the run trains. If it returns true, the run ends after the current
   // step, with a checkpoint, as on a stop signal.
   std::function<bool()> must_end;
 };

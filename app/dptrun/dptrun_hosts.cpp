@@ -165,7 +165,8 @@ std::vector<bool> ask_hosts(const std::vector<RunHost>& hosts, const std::string
       int status = 0;
       const pid_t ended = ::waitpid(children[i], &status, is_late ? 0 : WNOHANG);
       if (ended == 0) continue;
-      // Below 0: another thread has waited for all children of this process.
+      // `ended` is below 0 if another thread has waited for all children of this process. The
+      // host's answer is then unknown.
       const bool is_known = ended == children[i] && !is_late;
       answers[i] = is_known && WIFEXITED(status) && WEXITSTATUS(status) == 0;
       children[i] = 0;

@@ -102,7 +102,8 @@ std::optional<std::string> word_in(const std::vector<std::string>& command,
   return std::nullopt;
 }
 
-// The same, also from the command's configuration file.
+// The value as in word_in() or, if the command does not have it, from the command's configuration
+// file.
 std::optional<std::string> value_in(const std::vector<std::string>& command,
                                     const std::string& name) {
   if (auto word = word_in(command, name)) return word;
@@ -126,8 +127,8 @@ bool is_program(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// "dptrain" is the program beside this one or, if there is none, the one in PATH. A bundle has this
-// program in libexec, and the starters of its programs in bin.
+// "dptrain" is the program beside this one or, if there is none, the one in PATH. In a bundle, this
+// program is in libexec, and the commands that start the programs are in bin.
 std::string program_of(const std::string& word) {
   if (word.find('/') != std::string::npos) {
     if (is_program(word)) return word;
@@ -153,7 +154,7 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
   std::vector<std::string> own(arguments.begin(), dashes);
   for (std::string& word : own) {
     if (word == "-np" || word == "-n") word = "--np";  // as mpirun has it
-    // A value that begins with dashes is not taken for an option if a blank is before them.
+    // The blank in front keeps a value that begins with dashes from being taken for an option.
     if (word.starts_with("--mpirun=--")) word.insert(word.find('=') + 1, " ");
   }
   options.asks_for_help = asks_for(own, "--help");
@@ -236,7 +237,7 @@ std::vector<std::string> mpirun_words(const DptrunOptions& options,
   words.insert(words.end(), options.mpirun.begin(), options.mpirun.end());
   words.insert(words.end(), options.command.begin(), options.command.end());
   if (is_restart && std::ranges::count(options.command, "--resume") == 0) add({"--resume"});
-  // If there is no checkpoint yet, the run begins as it would with all ranks.
+  // With fewer ranks than planned, a run without a checkpoint begins as it would with all ranks.
   const std::int64_t planned = ranks_on(options, options.hosts);
   if (ranks_on(options, hosts) < planned && !word_in(options.command, "planned-ranks")) {
     add({"--planned-ranks", std::to_string(planned)});

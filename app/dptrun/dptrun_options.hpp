@@ -13,7 +13,7 @@ struct DptrunOptions {
   bool asks_for_help = false, asks_for_version = false;
   std::int64_t ranks = 0;      // 0: not given
   std::vector<RunHost> hosts;  // empty: mpirun's own choice
-  std::string hostfile = {};   // the file that `hosts` are read from; empty: from --host
+  std::string hostfile = {};   // the file that `hosts` are read from; empty: they are from --host
   double join_after_s = 60;    // time between two looks for hosts that come and go; 0: none
   std::int64_t min_hosts = 1;
   std::int64_t max_restarts = 10;
@@ -31,7 +31,7 @@ struct DptrunOptions {
 [[nodiscard]] std::string dptrun_help();
 
 // mpirun's command line for an attempt on these hosts. In a restart dptrain resumes from its newest
-// checkpoint. With fewer ranks than planned, the global batch stays the one of all planned ranks.
+// checkpoint. With fewer ranks than planned, the global batch stays that of all planned ranks.
 [[nodiscard]] std::vector<std::string> mpirun_words(const DptrunOptions& options,
                                                     const std::vector<RunHost>& hosts,
                                                     bool is_restart);
@@ -42,7 +42,7 @@ struct DptrunOptions {
 // An attempt counts as dead after this time without a sign of life.
 [[nodiscard]] double silence_of(const DptrunOptions& options);
 
-// "ssh ...", or the user's command.
+// The command that starts programs on other hosts: the one that the user gave, or "ssh ...".
 [[nodiscard]] std::string agent_of(const DptrunOptions& options);
 
 }  // namespace dp

@@ -137,7 +137,7 @@ void Session::end() {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   static_cast<void>(status());
-  // Adopted ranks that have ended.
+  // Adopted ranks that have ended must be waited for, too.
   if (status_) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) continue;
   }

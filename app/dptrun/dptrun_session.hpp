@@ -23,7 +23,7 @@ class Session {
   [[nodiscard]] int errors() const { return errors_; }
   // Sends a signal to the command alone. Does nothing once the command has ended.
   void send(int signal) const;
-  // The command's status as of waitpid(), once it has ended. Never waits.
+  // The command's status in the form of waitpid(), once the command has ended. Never waits.
   [[nodiscard]] std::optional<int> status();
   // Kills all processes of the session that still run on this host, including the command, and
   // waits until they are gone.

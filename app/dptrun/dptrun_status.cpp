@@ -188,7 +188,7 @@ std::string status_table() {
     text.resize(static_cast<std::size_t>(file.gcount()));
     try {
       if (!text.empty()) table += describe(process, parse_progress(text));
-    } catch (const Error&) {  // of another version
+    } catch (const Error&) {  // a file of another version is left out
     }
   }
   return table.empty() ? "no dptrun of yours is running on this host\n" : table;

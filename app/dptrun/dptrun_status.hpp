@@ -33,7 +33,7 @@ class StepPace {
  public:
   using Clock = std::chrono::steady_clock;
   void add(std::uint64_t steps, Clock::time_point when = Clock::now());
-  // Forgets earlier steps: the next ones do not follow directly on them.
+  // Forgets earlier steps. Call it if the next steps do not follow directly on the earlier ones.
   void begin_anew() { marks_.clear(); }
   [[nodiscard]] double steps_per_s() const;
 

@@ -1,8 +1,8 @@
 // Watches for hosts that come and go during a run: it reads the hostfile again, and asks the hosts
 // that the run does not use whether they answer.
 //
-// A thread asks them, so that the caller of poll() does not wait. The thread uses nothing of this
-// object and may outlive it.
+// A thread asks the hosts, so that the caller of poll() does not wait. The thread uses nothing of
+// this object and may outlive it.
 #pragma once
 
 #include <chrono>

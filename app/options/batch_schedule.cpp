@@ -57,7 +57,7 @@ std::size_t BatchSchedule::batch_of(std::size_t epoch, std::size_t base, double 
     return batch;
   }
   if (kind == Kind::fixed || epoch == 0) return base;
-  // This also bounds the batch if a loss is zero or not finite: from the base to the most.
+  // If a loss is zero or not finite, these lines still keep the batch between `base` and `most`.
   const double ratio = std::floor(first_loss / last_loss);
   const double factor = std::exp2(std::min(ratio - 1.0, 40.0));
   const double batch = static_cast<double>(base) * (factor > 1.0 ? factor : 1.0);

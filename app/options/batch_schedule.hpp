@@ -1,11 +1,11 @@
 // How the global batch changes during a run (--batch-schedule).
 //
-//   fixed            it does not
-//   dynamic:max=N    by the training loss, as in the low-bandwidth paper. From the second epoch
-//                    on B = min(N, b eps), eps = max(1, 2^(floor(E0 / Ee) - 1)): b is the run's
-//                    batch, E0 the mean loss of the first epoch, Ee the mean loss of the epoch
-//                    before
-//   E:N,...          a list: from epoch E on, counted from 1, N images
+//   fixed            the batch does not change
+//   dynamic:max=N    the batch grows as the training loss falls, as in the paper that the recipes
+//                    "lowband-..." follow. From the second epoch on, it is min(N, b eps) with
+//                    eps = max(1, 2^(floor(E0 / Ee) - 1)). b is the run's batch, E0 the mean loss
+//                    of the first epoch, and Ee the mean loss of the epoch before.
+//   E:N,...          a list: from epoch E on, counted from 1, the batch has N images
 //
 // Batches count the images of all ranks in a step.
 #pragma once
@@ -25,7 +25,7 @@ struct BatchSchedule {
   std::size_t most = 0;  // dynamic
   // Epochs from 1, increasing, and batches.
   std::vector<std::pair<std::size_t, std::size_t>> list = {};
-  std::string given = "fixed";  // its text
+  std::string given = "fixed";  // the value as text
 
   // Global batch of an epoch, counted from 0, in a run whose batch is `base`. Only `dynamic` uses
   // the losses, and only from epoch 1 on.

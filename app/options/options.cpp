@@ -1,4 +1,4 @@
-// From the command line, a configuration file and a recipe to Options. read_arguments() and
+// Makes Options from the command line, a configuration file and a recipe. read_arguments() and
 // read_config() set the fields of given options, and note the layer of each. resolve() then adds
 // the recipe and the defaults that depend on other options. If given options contradict each other,
 // each resolve_...() refuses them when they are from the same layer; otherwise the higher layer
@@ -75,7 +75,7 @@ class Builder {
   const OptionContext& context_;
   Options options_;
   OptionTable table_;
-  // By option; for keys by "OPTION KEY".
+  // Indexed by the name of the option; a key of an option is under "OPTION KEY".
   std::map<std::string, Layer> layers_;
   std::set<std::string> resolved_uses_;
 };
@@ -90,7 +90,7 @@ void Builder::set(const OptionRow& row, const std::string& value, Layer layer) {
   set_option(row, value);
   layers_[row.name] = layer;
   if (row.keys.empty()) return;
-  // A value is complete: no key of a lower layer is left.
+  // A value replaces the whole option, so keys that a lower layer gave are forgotten.
   for (const OptionRow& key : row.keys) layers_.erase(row.name + " " + key.name);
   for (const auto& [key, word] : split_keyed(row, value).keys) {
     layers_[row.name + " " + key] = layer;
@@ -102,7 +102,7 @@ Layer Builder::layer_of(const std::string& name) const {
   return found == layers_.end() ? Layer::preset : found->second;
 }
 
-// "--name value" and "--name=value" as given, whatever the names are.
+// All arguments of the forms "--name value" and "--name=value", whatever the names are.
 NamedValues named_words(const std::vector<std::string>& arguments) {
   NamedValues named;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -119,8 +119,8 @@ NamedValues named_words(const std::vector<std::string>& arguments) {
   return named;
 }
 
-// The command line is set before the file, so that its mistakes are reported first, and again after
-// it, so that its values win.
+// The command line is set twice: before the file, so that mistakes in the command line are reported
+// first, and after the file, so that values of the command line win.
 void Builder::read_arguments(const std::vector<std::string>& arguments) {
   refuse_removed(named_words(arguments));
   const GivenWords given = command_line().split(arguments);
@@ -136,7 +136,7 @@ void Builder::read_arguments(const std::vector<std::string>& arguments) {
   set_all();
 }
 
-// Runs f; its errors get the line of the configuration file.
+// Runs f and puts the line of the configuration file into the errors of f.
 template <class F>
 void at_line(const ConfigLine& line, F f) {
   try {
@@ -243,10 +243,10 @@ void Builder::resolve_dataset() {
     });
     options_.dataset = !found.empty() ? found : is_of_images ? "folder" : Options().dataset;
   }
-  layers_["dataset"] = std::max(kind, folder);  // a folder decides it, too
+  layers_["dataset"] = std::max(kind, folder);  // a given folder also decides the data set
 }
 
-// Every row, and every key as "OPTION KEY".
+// Visits every row, and every key under the name "OPTION KEY".
 void Builder::for_each_row(
     const std::function<void(const OptionRow&, const std::string&)>& visit) const {
   for (const OptionGroup& group : table_) {
@@ -294,7 +294,8 @@ void Builder::resolve_sync_bn() {
 }
 
 // Shares that follow measured times would differ from run to run, which --autotune off rules out.
-// Ranks that train alone count equally in the mean of their models.
+// Weights make no sense if ranks train alone, because the mean of their models counts all ranks
+// equally.
 void Builder::resolve_shares() {
   if (!is_given("shares") && options_.autotune == "off") options_.shares = ShareChoice::even();
   const bool is_alone = !options_.exchange || options_.sync_every.has_rounds();
@@ -314,7 +315,8 @@ void Builder::resolve_shares() {
 }
 
 void Builder::resolve_codec_defaults() {
-  // Rows of all steps let the run be repeated, and its report show the rate.
+  // With a log row for every training step, the run can be repeated, and its report can show the
+  // bits per value.
   if (options_.compress.is_auto() && !is_given("log-steps")) options_.log_steps = 1;
   if (is_given("topology") || !context_.topology_for) return;
   const std::string_view topology = context_.topology_for(options_.compress.codec, context_.ranks);

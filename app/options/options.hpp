@@ -8,7 +8,7 @@
 //
 // Bad input is Error(usage) with one sentence that names the option, the value and what is allowed,
 // and suggests the nearest name for a likely misspelling. Nothing here touches MPI, the data or the
-// log; the users of an option open the file that it names.
+// log. A file that an option names is opened by the code that uses the option.
 #pragma once
 
 #include <cstddef>
@@ -34,11 +34,11 @@ namespace dp {
 struct CheckpointCadence {
   std::size_t epochs = 0, steps = 0;
   double seconds = 0;
-  std::string given = {};  // its text
+  std::string given = {};  // the value as text
 };
 
-// The field initialisers are the defaults. Enumerators have the names of the command line, except
-// for words that C++ reserves (auto).
+// The field initialisers are the defaults. Enumerators are named like the values on the command
+// line, except for words that C++ reserves ("auto").
 struct Options {
   enum class Optimizer { sgd, adam, adamw, lars, muon };
   enum class LrSchedule { constant, step, cosine, onecycle, triangular, poly };
@@ -82,7 +82,7 @@ struct Options {
   std::int64_t epochs = 30;        // 0: only evaluate the weights of `init`
   std::int64_t batch_size = 128;   // per rank; 0 when global_batch is given
   std::int64_t global_batch = 0;   // 0: batch_size x ranks x accumulate
-  std::int64_t planned_ranks = 0;  // ranks that the batch counts with; 0: those that are there
+  std::int64_t planned_ranks = 0;  // ranks that the batch is computed for; 0: those of this run
   std::int64_t accumulate = 1;     // parts of a rank's batch
   BatchSchedule batch_schedule;
   ShareChoice shares;
@@ -105,7 +105,7 @@ struct Options {
   double clip_norm = 0;              // 0: no clipping
   double ema = 0;                    // decay; 0: off
   std::int64_t lookahead_every = 0;  // 0: off
-  double lookahead_share = 0.5;      // 0: ramp
+  double lookahead_share = 0.5;      // 0: "ramp"
   LrSchedule lr_schedule = LrSchedule::cosine;
   std::vector<double> lr_milestones;  // epochs, increasing; filled for step, else empty
   double lr_gamma = 0.1;
@@ -169,7 +169,7 @@ struct Options {
   // The data set that is built in and has defaults of its own.
   [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }
 
-  // Images in files, which may have any size.
+  // The data set of images in files. These may have any size.
   [[nodiscard]] bool is_folder() const { return dataset == "folder"; }
 
   [[nodiscard]] bool has_checkpoints() const { return checkpoint != "none"; }
@@ -197,7 +197,7 @@ struct OptionContext {
   // Names and texts, for --help alone.
   std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
   std::vector<std::string> topologies = {"ring"};  // for --topology
-  // Reads a --compress value, or throws Error(usage); null: everything is accepted, as text.
+  // Reads a --compress value, or throws Error(usage). Null: every value is accepted, as text.
   CompressChoice (*parse_compress)(std::string_view text) = nullptr;
   // The topology for a codec and a number of ranks, if none is given; empty: the default.
   std::string_view (*topology_for)(const CodecSpec& codec, std::size_t ranks) = nullptr;

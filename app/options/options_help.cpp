@@ -151,19 +151,20 @@ std::string help_text(const OptionContext& context, const std::string& topic) {
 std::vector<std::pair<std::string, std::string>> Options::changed() const {
   std::vector<std::pair<std::string, std::string>> changed;
   Options mine = *this, defaults;
-  defaults.optimizer = optimizer;  // some defaults depend on it
+  defaults.optimizer = optimizer;  // some defaults depend on the optimiser
   set_optimizer_defaults(defaults);
   const OptionTable table = option_table({}, mine), default_table = option_table({}, defaults);
   for (std::size_t g = 0; g < table.size(); ++g) {
     for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
       const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
       if (!row.is_setting) continue;
-      // The synthetic data set's learning rate is for SGD.
+      // The synthetic data set's own default of --lr is for SGD only.
       const bool is_other_rate = row.name == "lr" && optimizer != Optimizer::sgd;
       if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
-      // Set only because another option is not at its default, but itself at its default.
+      // Skips a row that has a value only because another option is not at its default, if the row
+      // itself is at its own default.
       if (preset.has_use && row.get() == preset.preset) continue;
       const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
       if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());

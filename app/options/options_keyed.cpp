@@ -41,7 +41,7 @@ void set_key(const OptionRow& row, const OptionRow& key, std::string_view text,
     if (value.empty()) throw_error(ErrorKind::usage, "empty");
     key.set(value);
   } catch (const Error& error) {
-    // A key that another parser checks has that parser's message.
+    // If another parser checks the key, the message is from that parser.
     if (key.allowed.empty() && !value.empty()) {
       throw_error(ErrorKind::usage, "--{} {}=: {}", row.name, key.name, error.what());
     }
@@ -71,7 +71,7 @@ KeyedValue split_keyed(const OptionRow& row, std::string_view text) {
     const std::size_t equals = std::min(part.find('='), part.size());
     const std::string name = part.substr(0, equals);
     const OptionRow* key = find_key(row, name);
-    // The keys of a codec in a list of codecs.
+    // In a list of codecs, this part is a key of the codec before it.
     if (key == nullptr && before != nullptr && before->takes_keys) {
       value.keys.back().second += "," + part;
       continue;
@@ -106,10 +106,11 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
   row.implied_name = implied_name;
   if (implied_name.empty() && !row.has_more_keys) row.placeholder += "[:key=value,...]";
   row.keys = std::move(keys);
-  // Without the functions of `row` itself: they would keep it alive for ever.
+  // A copy without the functions that are set below: with them it would refer to itself and never
+  // be freed.
   const auto shape = std::make_shared<OptionRow>(row);
   row.set = [shape, set = head.set](std::string_view text) {
-    // The name first: a wrong name has other keys.
+    // Sets the name first, so that a wrong name is reported before keys that do not belong to it.
     if (!shape->has_more_keys) {
       set(name_of_keyed(keys_begin(*shape, text) == 0 ? shape->implied_name : text));
     }
@@ -125,7 +126,7 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
     std::vector<std::string> changed;
     for (const OptionRow& key : shape->keys) {
       const std::string value = key.get();
-      // A key without a use, because of another option, has no value.
+      // A key that has no use, because of another option, has no value.
       if (!has_key(key, name) || value.empty() || value == key.preset) continue;
       changed.push_back(key.name + "=" + value);
     }

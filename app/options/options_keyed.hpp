@@ -3,8 +3,8 @@
 //   --optimizer muon:lr=0.24,momentum=0.6
 //
 // Each key is a row of its own, with range, default and help; `names` of that row lists the names
-// that have the key. A value is complete: keys that it does not give are at their defaults,
-// whatever a recipe or a file gave before.
+// that have the key. A value replaces everything that a recipe or a file gave before: keys that the
+// value does not give are at their defaults.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace dp {
 
-// The name and the keys of a value. The row's implied name stands in if only keys are given.
+// The name and the keys of a value. If only keys are given, the name is the row's implied name.
 struct KeyedValue {
   std::string name;
   std::vector<std::pair<std::string, std::string>> keys;
@@ -36,7 +36,7 @@ struct KeyedValue {
                                   const std::vector<std::string>& presets,
                                   const std::string& implied_name = "");
 
-// The same with the keys' defaults from `keys_of` fresh options.
+// The same, with the defaults that the keys have in fresh Options.
 template <class KeysOf>
 [[nodiscard]] OptionRow keyed_row(OptionRow head, KeysOf keys_of, Options& options,
                                   const std::string& implied_name = "") {

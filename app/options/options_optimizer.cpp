@@ -179,7 +179,7 @@ void resolve_optimizer(Options& options, const LayerOf& layer_of) {
   preset.optimizer = options.optimizer;
   if (options.optimizer != Kind::sgd) {
     set_optimizer_defaults(preset);
-    // A recipe's settings are for its own optimiser.
+    // A recipe's settings apply only to the recipe's own optimiser.
     const auto is_open = [&](const char* option) {
       const Layer layer = layer_of(option);
       return layer == Layer::preset ||

@@ -123,7 +123,7 @@ OptionRow plan_row(const OptionContext& context, Options& options) {
             static_cast<void>(parse_choice("--plan", value, {"on"}));
             options.action = Options::Action::plan;
           },
-      // Without --plan it is not set.
+      // Without --plan the option has no value.
       .get = [&options] { return options.action == Options::Action::plan ? "on" : ""; }};
   const auto keys_of = [&context](Options& of) -> std::vector<OptionRow> {
     PlanOptions& plan = of.plan;

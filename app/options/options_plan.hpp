@@ -1,5 +1,6 @@
-// The keys of --plan, which choose the steps that it predicts. Each combination of ranks, batches
-// and rates gives a table; sync, codecs and topologies give its rows.
+// The keys of --plan, which choose the training steps whose cost is predicted. Each combination of
+// `ranks`, `batches` and `rates` gives a table. `sync`, `codecs` and `topologies` give the rows of
+// a table.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,18 @@ namespace dp {
 struct Options;
 
 struct PlanOptions {
-  std::vector<std::int64_t> ranks;           // empty: the number that was started
+  std::vector<std::int64_t> ranks;           // empty: the number of ranks of this run
   std::vector<std::int64_t> batches;         // images per rank and step; empty: the run's
   std::vector<BitRate> rates;                // none of them "off"; empty: as measured
-  double delay_ms = 0;                       // one way, of the links that `rates` state
+  double delay_ms = 0;                       // one way, on the links that `rates` describe
   std::vector<std::int64_t> sync;            // steps between two exchanges; empty: the run's
   std::vector<CompressChoice> codecs;        // empty: all (plan_choices.hpp)
   std::vector<std::string> topologies = {};  // empty: those that suit the number of ranks
 };
 
-// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, as earlier versions wrote them. A spec
-// may contain commas itself: a part with an = and no : before it belongs to the spec before it.
+// Splits "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, as earlier versions wrote them. A
+// spec may contain commas itself. A part that has an "=", but no ":" before the "=", belongs to the
+// spec in front of it.
 [[nodiscard]] std::vector<std::string> split_specs(std::string_view list);
 
 struct OptionContext;

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kTextColumn = 26;
 
-// Appends `text` in lines of at most kWidth. The first line continues `out` at `column`; the others
-// are indented to kTextColumn. A word longer than a line stands alone on one.
+// Appends `text` in lines of at most kWidth. The first line continues `out` at `column`; further
+// lines are indented to kTextColumn. A word that is longer than a line gets a line of its own.
 void append_wrapped(std::string& out, std::size_t column, const std::string& text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());

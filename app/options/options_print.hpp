@@ -16,7 +16,7 @@ using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 // default is the current value of the field.
 void append_options(std::string& out, const OptionTable& table);
 
-// Appends a title and the entries below it; nothing if there are none.
+// Appends a title and the entries below it, or nothing if there are no entries.
 void append_entries(std::string& out, const std::string& title, const NamedTexts& entries);
 
 // The text without the blanks that wrapping leaves at the ends of lines.

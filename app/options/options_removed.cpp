@@ -17,10 +17,10 @@ namespace {
 
 struct Removed {
   std::string_view name;    // of the option that was removed
-  std::string_view option;  // that has its value today
-  std::string_view names;   // values of that option with the key, joined by |; empty: all
-  std::string_view usual;   // the one to write if none is given
-  std::string_view key;     // several for a list with a value each: "start,peak,end"
+  std::string_view option;  // the option that has this value today
+  std::string_view names;   // names of that option that have the key, joined by |; empty: all
+  std::string_view usual;   // the name to suggest if none is given
+  std::string_view key;     // several if the value is a list: "start,peak,end"
 };
 
 constexpr std::array kRemoved = {
@@ -63,7 +63,7 @@ bool has_key(const Removed& removed, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// "milestones=60/120" of lr-milestones 60,120.
+// "milestones=60/120" for --lr-milestones 60,120.
 std::string as_key(const Removed& removed, std::string_view value) {
   const std::vector<std::string> keys = split_at_commas(removed.key);
   const std::vector<std::string> values =
@@ -84,9 +84,9 @@ std::string value_of(const auto& given, std::string_view name) {
   return found == given.end() ? std::string() : found->second;
 }
 
-// The value of `option` with the keys that the removed options stand for, without those that do not
-// apply to `base`. `wanted`: a removed option whose value may be missing in `given`, but which
-// counts all the same.
+// Appends to `base`, a value of `option`, the keys that replace removed options in `given`. Keys
+// that do not apply to `base` are left out. The removed option `wanted` counts even if it has no
+// value in `given`.
 std::string with_keys(std::string base, std::string_view option, const auto& given,
                       std::string_view wanted = "") {
   const std::string name = name_of_keyed(base);
@@ -101,7 +101,7 @@ std::string with_keys(std::string base, std::string_view option, const auto& giv
   return base;
 }
 
-// As today's printer writes it, with one key at its default.
+// The value as this version prints it, with the key `but` at its default.
 std::string printed(const std::string& option, const std::string& value,
                     const std::string& but = "") {
   Options options;

@@ -1,6 +1,6 @@
-// Options of earlier versions that are keys of another option today: --muon-lr 0.24 is --optimizer
-// muon:lr=0.24. One table lists them all. On a command line or in a file, a removed option is
-// refused with a sentence that names its replacement. In a checkpoint it is translated.
+// Options of earlier versions that have become keys of another option: --muon-lr 0.24 is now
+// --optimizer muon:lr=0.24. One table lists them all. On a command line or in a file, a removed
+// option is refused with a sentence that names its replacement. In a checkpoint it is translated.
 #pragma once
 
 #include <map>
@@ -18,15 +18,15 @@ using NamedValues = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] bool is_removed(std::string_view name);
 
 // Throws Error(usage) for the first removed option in `given`. The message has the whole
-// replacement, with all given options that belong to it: "--lr-gamma 0.2: write --lr-schedule
-// step:gamma=0.2". Other options are ignored.
+// replacement, which also contains the other given options that it replaces: "--lr-gamma 0.2: write
+// --lr-schedule step:gamma=0.2". Other options are ignored.
 void refuse_removed(const NamedValues& given);
 
 // Translates the resolved options of an earlier version to today's names.
 [[nodiscard]] std::map<std::string, std::string> with_keys(
     std::map<std::string, std::string> options);
 
-// The value of an option with keys, as the log has it, with `key` at its default.
+// The value of an option with keys, as the log has it, after `key` is set to its default.
 [[nodiscard]] std::string without_key(const std::string& option, const std::string& value,
                                       const std::string& key);
 

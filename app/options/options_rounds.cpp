@@ -33,7 +33,7 @@ std::vector<OptionRow> round_rows(Options& options) {
       "parameters; off: exchange gradients at every step; auto: as off, until an epoch waits for "
       "exchanges for a tenth of its time, then the shortest rounds that hide them, up to max=N "
       "(64) steps; from=E: from epoch E on");
-  every.has_more_keys = true;  // round_schedule.hpp
+  every.has_more_keys = true;  // parse_round_schedule() reads them
   return {keyed_row(std::move(every), keys_of_rounds, options)};
 }
 

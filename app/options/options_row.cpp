@@ -18,7 +18,7 @@ const OptionRow* find_option(const OptionTable& table, std::string_view name) {
 
 namespace {
 
-// The value of a row; its name alone if it has keys.
+// Returns the value of a row, or its name alone if the row has keys.
 std::function<std::string()> choice_of(const OptionRow& row) {
   if (row.keys.empty()) return row.get;
   return [get = row.get] {
@@ -39,7 +39,7 @@ OptionRow only_with(OnlyWith condition, OptionRow row) {
 }
 
 void bind_conditions(OptionTable& table) {
-  // The values as they are, before any get() hides them.
+  // These read the values even of rows whose get() is replaced below.
   std::map<std::string, std::function<std::string()>> choices;
   for (const OptionGroup& group : table) {
     for (const OptionRow& row : group.rows) choices[row.name] = choice_of(row);

@@ -20,15 +20,15 @@
 
 namespace dp {
 
-// The condition under which an option has a use: another option has one of some values. An option
-// without a use is not set. If it is given nevertheless, it is refused, unless the other option
-// comes from a higher layer (Builder in options.cpp).
+// The condition under which an option has a use: another option has one of certain values. An
+// option without a use has no value. If it is given nevertheless, it is refused, unless the other
+// option comes from a higher layer (Builder in options.cpp).
 struct OnlyWith {
   std::string option = {};               // without dashes; empty: the option always counts
   std::vector<std::string> values = {};  // names, if that option has keys; empty: all but `others`
   std::vector<std::string> others = {};
   std::string words = {};       // "--checkpoint DIR" in messages; empty: the option and its values
-  bool may_be_default = false;  // it is always set, and giving its default is always accepted
+  bool may_be_default = false;  // the option is always set, and its default is always accepted
 };
 
 struct OptionRow {
@@ -37,7 +37,7 @@ struct OptionRow {
   std::string help;         // a phrase without a full stop
   std::string allowed;      // completes "must be ..."
   std::string range = {};   // for --help: "1 to 64"; empty if help or placeholder say it
-  // dptrain's: the default for the synthetic data set, if it differs.
+  // Only for dptrain: the default for the synthetic data set, if it differs.
   std::string synthetic_default = {};
   // The default as --help shows it; empty: the field's value.
   std::string shown_default = {};
@@ -48,11 +48,12 @@ struct OptionRow {
   // For an option with keys (options_keyed.hpp): its keys, and the name if only keys are given.
   std::vector<OptionRow> keys = {};
   std::string implied_name = {};
-  // Keys that are not in `keys` belong to the name, whose parser reads them.
+  // Keys that are not in `keys` are left to the parser of the name.
   bool has_more_keys = false;
   // Without a value the option has the value "on".
   bool has_optional_value = false;
-  // Default of a key. For an option with a condition: the field's value in bind_conditions().
+  // The default of a key. For an option with a condition, bind_conditions() puts the field's value
+  // here.
   std::string preset = {};
   // For a key: the names that accept it (empty: all), and whether its value has keys itself.
   std::vector<std::string> names = {};
@@ -78,7 +79,8 @@ using OptionTable = std::vector<OptionGroup>;
 // The row with this condition.
 [[nodiscard]] OptionRow only_with(OnlyWith condition, OptionRow row);
 
-// Gives each row with a condition its has_use(), and a get() that is empty without a use.
+// Gives each row with a condition its has_use(). Without a use, the row's get() then returns an
+// empty text.
 void bind_conditions(OptionTable& table);
 
 // The condition that a row without a use does not meet: "--optimizer sgd or muon, not adam".
@@ -96,7 +98,8 @@ void bind_conditions(OptionTable& table);
 // Any text.
 [[nodiscard]] OptionRow text_row(std::string name, std::string& field, std::string placeholder,
                                  std::string allowed, std::string help);
-// A value that `parse` reads, or throws Error(usage) for; it keeps its text as `given`.
+// A value that `parse` reads. `parse` throws Error(usage) for wrong text, and keeps the text as
+// `given`.
 template <class Value>
 [[nodiscard]] OptionRow parsed_row(std::string name, Value& field, Value (*parse)(std::string_view),
                                    std::string placeholder, std::string allowed, std::string help) {
@@ -105,13 +108,13 @@ template <class Value>
   row.set = [parse, &field](std::string_view text) { field = parse(text); };
   return row;
 }
-// One name of a list of any length; messages say "unknown model; known: ...". With an empty list
-// any text.
+// One name from a list, which may have any length; messages say "unknown model; known: ...". With
+// an empty list, any text is accepted.
 [[nodiscard]] OptionRow name_row(std::string name, std::string& field, std::string kind,
                                  std::vector<std::string> known, std::string help);
-// A rate or "off" (parse_bit_rate).
+// A bandwidth or "off" (parse_bit_rate).
 [[nodiscard]] OptionRow rate_row(std::string name, BitRate& field, std::string help);
-// No value: the option alone sets the field.
+// A flag: the option has no value, and giving it sets the field.
 [[nodiscard]] OptionRow flag_row(std::string name, bool& field, std::string help);
 // A flag that concerns only this call of the program and is not allowed in a configuration file.
 [[nodiscard]] OptionRow call_row(std::string name, std::string help, std::function<void()> set);

@@ -23,8 +23,8 @@ const std::vector<std::string> kNames = {"constant", "step",       "cosine",
 
 const std::string& name_of(Schedule schedule) { return kNames[static_cast<std::size_t>(schedule)]; }
 
-// A recipe's warm-up is for its own number of epochs; a shorter run gets the same fraction of its
-// epochs.
+// A recipe's warm-up is meant for the recipe's number of epochs. A shorter run warms up for the
+// same fraction of its epochs.
 void shorten_warmup(Options& options, const LayerOf& layer_of) {
   const Recipe* recipe = find_recipe(options.recipe);
   if (recipe == nullptr || layer_of("warmup-epochs") != Layer::recipe) return;
@@ -103,7 +103,8 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
   const Layer schedule = layer_of("lr-schedule");
   const std::string name = name_of(options.lr_schedule);
   if (is_step && options.lr_milestones.empty()) {
-    // A half and three quarters of the run, as He et al. 2016 (32,000 and 48,000 of 64,000 steps).
+    // At a half and three quarters of the run, as in He et al. 2016 (32,000 and 48,000 of 64,000
+    // steps).
     const auto epochs = static_cast<double>(options.epochs);
     options.lr_milestones = {0.5 * epochs, 0.75 * epochs};
   }

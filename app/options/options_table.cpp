@@ -91,14 +91,14 @@ OptionRow colours_row(std::string name, std::vector<double>& field, RealRange ra
           .get = [&field] { return fmt::format("{}", fmt::join(field, ",")); }};
 }
 
-// An option of data set folder only.
+// An option for --dataset folder only.
 OptionRow folder_row(OptionRow row) {
   return only_with(
       {.option = "dataset", .values = {"folder"}, .words = "images in folders (--dataset folder)"},
       std::move(row));
 }
 
-// An option with no use for training images that are scaled (--crop resized): it is not set then.
+// An option that has no use, and so no value, if training images are scaled (--crop resized).
 OptionRow padding_row(OptionRow row, const Options& options) {
   row.only_with = {.option = "crop", .others = {"resized"}, .words = "--crop pad or auto"};
   row.get = [get = row.get, &options] {
@@ -126,7 +126,7 @@ std::vector<OptionRow> keys_of_augment(Options& options) {
                                    "none"))};
 }
 
-// Only one of the two batch sizes is set: 0 stands for "not this one".
+// Only one of the two batch sizes has a value. The field of the other one is 0.
 OptionRow unset_at_zero(OptionRow row) {
   row.get = [get = row.get] {
     std::string value = get();
@@ -198,7 +198,7 @@ OptionRow device_row(Options& options) {
   return row;
 }
 
-// --config is read before all other options: options.cpp.
+// --config is read before all other options (options.cpp).
 OptionRow config_row() {
   OptionRow row =
       call_row("config", "read options from this INI file; the command line wins over it", [] {});

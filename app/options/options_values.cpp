@@ -85,7 +85,7 @@ BitRate parse_bit_rate(std::string_view name, std::string_view text) {
     double value = 0;
     if (!read_whole_text(text.substr(0, text.size() - unit.size()), value)) break;
     const double rate = value * bits;
-    if (rate >= 1e4 && rate <= 4e11) return {rate, std::string(text)};  // NaN is neither
+    if (rate >= 1e4 && rate <= 4e11) return {rate, std::string(text)};  // false for NaN
     break;
   }
   throw_error(ErrorKind::usage, "{} {}: must be {}", name, shown(text), kBitRates);
@@ -167,7 +167,7 @@ std::string shown(std::string_view text) {
 }
 
 std::string nearest(std::string_view given, const std::vector<std::string>& known) {
-  // A text longer than any name by this much is no misspelling; the search would be in vain.
+  // A longer text cannot be a misspelling of a name, so a search would be in vain.
   constexpr std::size_t kLongest = 40;
   if (given.empty() || given.size() > kLongest) return "";
   // Names are written in small letters and with hyphens.

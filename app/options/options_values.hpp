@@ -48,25 +48,26 @@ struct RealRange {
 
 struct BitRate {
   double bit_per_s = 0;       // 0: off
-  std::string given = "off";  // its text
+  std::string given = "off";  // the value as text
 };
 
-// "off" or a rate such as "100mbit" or "2.5gbit" (10^3, 10^6, 10^9 bit/s), as tc writes it.
+// "off" or a bandwidth such as "100mbit" or "2.5gbit" (10^3, 10^6, 10^9 bit/s), as tc writes it.
 inline constexpr const char* kBitRates = "off or a rate from 10kbit to 400gbit, such as 100mbit";
 [[nodiscard]] BitRate parse_bit_rate(std::string_view name, std::string_view text);
 
 // The shortest text that reads back as the same number.
 [[nodiscard]] std::string real_text(double value);
 
-// "a,b" as a and b; at least one part, which may be empty.
+// Splits "a,b" into "a" and "b". Returns at least one part; a part may be empty.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view list);
-// The same at another character. The list in a key's value is "a/b", because commas separate keys.
+// Splits at another character. A list in a key's value is written "a/b", because commas separate
+// keys.
 [[nodiscard]] std::vector<std::string> split_at(std::string_view list, char separator);
 
 // "a, b or c"
 [[nodiscard]] std::string joined_choices(const std::vector<std::string>& choices);
 
-// A user's text for messages: cut after 60 characters, control characters as ?.
+// A user's text for messages: cut after 60 characters, with "?" for control characters.
 [[nodiscard]] std::string shown(std::string_view text);
 
 // The known name that `text` probably means: one that it abbreviates, or one within a few typing

@@ -93,7 +93,7 @@ GivenWords CommandLine::split(const std::vector<std::string>& arguments) const {
   GivenWords given;
   std::map<std::string, std::string> seen;
   for (const po::option& option : parsed.options) {
-    if (option.position_key >= 0) {  // a word that begins with no two dashes
+    if (option.position_key >= 0) {  // a word that does not begin with two dashes
       const std::string& word = option.value.front();
       if (word.starts_with('-')) reject_option(word);
       if (!takes_words) {

@@ -37,7 +37,7 @@ struct RemovedOption {
 struct CommandLine {
   const OptionTable& table;
   std::string_view program;  // for "see dptrain --help"
-  bool takes_words = false;  // other words than options and values
+  bool takes_words = false;  // words that are neither options nor values are allowed
   std::span<const RemovedOption> removed = {};
 
   [[nodiscard]] GivenWords split(const std::vector<std::string>& arguments) const;

@@ -1,7 +1,7 @@
 // Named sets of options (--recipe). A recipe's options count as given, but a configuration file and
-// the command line override them. If another optimiser than the recipe's is chosen, the recipe's
-// settings of its optimiser (rate, momentum, decay, factors) do not apply. In a run of fewer epochs
-// its warm-up is shortened in proportion.
+// the command line override them. If the user chooses another optimiser, the recipe's settings for
+// its own optimiser (learning rate, momentum, decay, factors) do not apply. In a run of fewer
+// epochs the recipe's warm-up is shortened in proportion.
 //
 // A new recipe is a row in recipes.cpp. A recipe whose model this program does not have is not
 // offered.

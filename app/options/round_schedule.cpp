@@ -20,7 +20,7 @@ constexpr WholeRange kMostSteps{2, 1'000'000};
 constexpr std::size_t kUsualMost = 64;
 constexpr std::array kRemovedKeys = {"alpha", "decay", "state"};
 
-// Keys of earlier versions.
+// Refuses keys of earlier versions.
 void refuse_removed_keys(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return;

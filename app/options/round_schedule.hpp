@@ -10,8 +10,8 @@
 //                     exchange for more than a tenth of its computing time. From the next epoch on
 //                     there are rounds of H steps, and an exchange runs behind H - 1 steps of the
 //                     next round. H is the smallest number with which waiting takes at most a tenth
-//                     (chosen_steps), up to
-//     max=N             N steps; 64 without it
+//                     of the computing time (chosen_steps), within the limit of `max`.
+//     max=N           the largest H that may be chosen; 64 if it is not given
 //
 // The last round of an epoch ends with the epoch, even if it is shorter.
 #pragma once
@@ -23,12 +23,12 @@
 namespace dp {
 
 struct RoundSchedule {
-  std::size_t steps = 0;  // H, of a round; 0: no rounds
+  std::size_t steps = 0;  // H, the steps of a round; 0: no rounds
   std::size_t from = 1;   // an epoch, counted from 1
-  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is
+  // The longest round that `auto` may choose; 0 without `auto`. With `auto`, H is 0 and `from` is
   // kNotChosen until the run has chosen them.
   std::size_t most_steps = 0;
-  std::string given = "off";  // its text
+  std::string given = "off";  // the value as text
 
   static constexpr std::size_t kNotChosen = static_cast<std::size_t>(-1);  // as `from`
   [[nodiscard]] bool is_auto() const { return most_steps > 0; }
@@ -45,17 +45,17 @@ struct RoundSchedule {
 struct EpochOfRounds {
   std::size_t steps = 1;    // between two exchanges; 1: an exchange at every step
   double compute_s = 0.0;   // of a step, without waiting for the exchange
-  double backward_s = 0.0;  // of a step; at every step an exchange may overlap it
+  double backward_s = 0.0;  // of a step; it may hide an exchange at every step
   double exposed_s = 0.0;   // of an exchange
 };
 
-// The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes
+// The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes at most
 //     exchange_s = exposed_s + (steps > 1 ? (steps - 1) x compute_s : backward_s)
-// at most, and hides behind H - 1 steps. H is the smallest number with
-//     exchange_s <= (H - 1) x compute_s + share x H x compute_s
-// and a share of a tenth. It is 1 if gradients were exchanged at every step with
-// exposed_s <= share x compute_s. Rounds of up to 10 steps never become shorter if their exchange
-// hides, because its own time is then unknown.
+// and hides behind H - 1 steps. H is the smallest number with
+//     exchange_s <= (H - 1) x compute_s + kShareOfWaiting x H x compute_s
+// H is 1 if gradients were exchanged at every step with exposed_s <= kShareOfWaiting x compute_s.
+// Rounds of up to 10 steps never become shorter if their exchange hides, because the duration of
+// the exchange is then unknown.
 inline constexpr double kShareOfWaiting = 0.1;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 

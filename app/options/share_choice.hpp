@@ -20,7 +20,7 @@ struct ShareChoice {
   Kind kind = Kind::automatic;
   std::vector<std::uint64_t> weights = {};  // by rank, of Kind::weights
   std::size_t least = 0;       // images, of Kind::automatic; 0: a quarter of even shares, at most 8
-  std::string given = "auto";  // its text
+  std::string given = "auto";  // the value as text
 
   static ShareChoice even() { return {.kind = Kind::even, .given = "even"}; }
 

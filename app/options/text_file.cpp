@@ -70,7 +70,8 @@ class OpenText {
  private:
   void fail() { reason_ = fmt::format("cannot be read: {}", std::strerror(errno)); }
 
-  // Whether its last writer has gone; false as well if there was none yet.
+  // Waits a moment. Returns whether the last writer of the pipe has gone; false if there was none
+  // yet.
   bool wait_for_pipe() const {
     pollfd event = {.fd = file_, .events = POLLIN, .revents = 0};
     return ::poll(&event, 1, 100) > 0 && (event.revents & POLLHUP) != 0;

@@ -7,8 +7,8 @@
 
 namespace dp {
 
-// How long a pipe may deliver nothing: mkfifo's until somebody opens it for writing, and any pipe
-// between two bytes.
+// How long reading a pipe waits: until somebody opens a named pipe for writing, and between two
+// bytes of any pipe.
 struct PipePatience {
   double without_writer_s = 5.0, silent_s = 60.0;
 };

@@ -1,6 +1,6 @@
-// The costs of an epoch, from a rank's measurements to the rows of the log. The reducer's costs are
-// added up in comm_ (add). end_epoch() makes a RankRecord of this rank's sums and gathers the
-// records of all ranks; rank 0 makes the rows of the epoch, its ranks, buckets and tensors from
+// Turns a rank's measurements into the costs of an epoch and the rows of the log. The reducer's
+// costs are added up in comm_ (add). end_epoch() makes a RankRecord of this rank's sums and gathers
+// the records of all ranks; rank 0 makes the rows of the epoch, its ranks, buckets and tensors from
 // them. share_epoch() and list_state() keep rows and sums for a resumed run.
 #include "app/output/epoch_account.hpp"
 
@@ -31,7 +31,7 @@ struct RankRecord {
   double wire_bytes;  // measured
   bool is_wire_measured;
 
-  // Measured, or an estimate for TCP with the same bytes.
+  // The measured bytes or, if they were not measured, an estimate for TCP.
   [[nodiscard]] double on_wire() const {
     if (is_wire_measured) return wire_bytes;
     return LinkModel::wire_bytes(static_cast<double>(comm.sent_bytes + comm.sample_bytes +
@@ -73,7 +73,7 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.gathered.sent_bytes += more.gathered.sent_bytes;
 }
 
-// Adds the costs of a later step; the residual's norm becomes the later one.
+// Adds the costs of a later step. The residual's norm is that of the later step.
 void add_later(CommCost& sum, const CommCost& more) {
   add_cost(sum, more);
   sum.residual_squares = more.residual_squares;
@@ -125,7 +125,7 @@ EpochRow epoch_row(const EpochTally& tally, const EvaluationResult& result,
           .wire_bytes = wire_bytes};
 }
 
-// costs: of each bucket on each rank, rank by rank.
+// costs: of each bucket on each rank; first all buckets of rank 0, then those of rank 1, ...
 std::vector<BucketRow> bucket_rows(std::size_t epoch, const std::vector<Bucket>& buckets,
                                    const std::vector<CommCost>& costs) {
   std::vector<BucketRow> rows;
@@ -169,7 +169,7 @@ std::vector<TensorRow> tensor_rows(const EpochTally& tally, const std::vector<Bu
   return rows;
 }
 
-// Rows of numbers as a text, and back.
+// Converts rows of numbers to a text and back.
 template <class Row>
 StateText rows_text(const std::string& name, std::vector<Row>& rows) {
   return {.name = name,
@@ -234,12 +234,12 @@ void EpochAccount::clear_costs() {
   comm_.buckets.resize(run_.buckets.size());
 }
 
-// now: the communicator's count since it was made.
+// now: the communicator's control bytes since it was made.
 void EpochAccount::count_control_bytes(std::uint64_t now) {
   control_bytes_ += now - std::exchange(counted_control_bytes_, now);
 }
 
-// now: the same for the connections.
+// now: the bytes that the connections have sent since they were opened; nothing if not measured.
 void EpochAccount::count_wire_bytes(std::optional<double> now) {
   if (now) wire_bytes_ += *now - counted_wire_bytes_.value_or(0.0);
   counted_wire_bytes_ = now;
@@ -261,7 +261,8 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
-    // Includes the bytes of the two calls below. The sample of the sums' error has its own column.
+    // Includes the bytes of the two gatherings below. The bytes of the sample for the sums' error
+    // have their own column.
     const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
                               comm.gather_cost(comm_.buckets.size() * sizeof(CommCost));
     count_control_bytes(now);

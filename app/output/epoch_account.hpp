@@ -1,4 +1,5 @@
-// The costs of epochs: of the running one so far, on this rank, and the rows of the finished ones.
+// The costs of epochs: this rank's costs of the running epoch so far, and the rows of the finished
+// epochs.
 //
 // Methods marked "collective" gather numbers through the reducer's thread.
 #pragma once
@@ -22,8 +23,8 @@ class EpochAccount {
   // From now on numbers are gathered through this reducer.
   void attach(Reducer& reducer);
 
-  // Asks the reducer for its costs since the last question, in two halves. take_asked() waits for
-  // the answer; it returns zeros if nothing was asked.
+  // Ask the reducer for its costs since the last question. ask_costs() asks, and take_asked() waits
+  // for the answer; it returns zeros if nothing was asked.
   void ask_costs();
   CommCost take_asked();
   // Adds what the reducer has measured since the last question.
@@ -33,8 +34,8 @@ class EpochAccount {
   // other ranks.
   [[nodiscard]] std::optional<EpochRows> end_epoch(const EpochTally& tally, double epoch_s,
                                                    const EvaluationResult& result, double eval_s);
-  // Collective. Only rank 0 makes an epoch's row and has the log. With checkpoints the other ranks
-  // keep the row, too, in case rank 0's disk is lost.
+  // Collective. Only rank 0 makes an epoch's row and has the log. In a run with checkpoints, this
+  // gives the row to the other ranks, too, in case rank 0's disk is lost.
   void share_epoch();
   // Collective, after collect().
   void list_state(StateVisitor& visitor);
@@ -67,7 +68,7 @@ class EpochAccount {
   std::optional<double> counted_wire_bytes_;  // the same for the connections
   double wire_bytes_ = 0.0;
   std::vector<EpochRow> epochs_;
-  std::vector<double> epoch_steps_;  // of each
+  std::vector<double> epoch_steps_;  // of each epoch
 };
 
 }  // namespace dp

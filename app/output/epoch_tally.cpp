@@ -20,7 +20,7 @@ void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   visitor.value("epoch/loss", loss.loss, StateShare::own);
   visitor.value("epoch/correct", loss.correct, StateShare::own);
   visitor.value("epoch/samples", loss.samples, StateShare::own);
-  // Ranks compute at the same time, so their times do not add up.
+  // Ranks compute at the same time, so their times are not added up.
   const auto time = [&](const char* name, double& seconds) {
     visitor.value(fmt::format("epoch/seconds/{}", name), seconds, StateShare::own,
                   StateMerge::first);

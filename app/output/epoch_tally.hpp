@@ -26,25 +26,26 @@ struct EpochTally {
   double earlier_s = 0;      // the epoch's time before the run was resumed
   double learning_rate = 0;  // of the last step
   RateReport rate = {};      // of the last step
-  // Sum of the bits over the steps whose codec had a rate, and the number of these steps.
+  // The sum of the bits per value over the steps whose codec had a rate, and the number of these
+  // steps.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
-  std::int64_t skipped_steps = 0;      // by all ranks together, or by this one alone
-  std::int64_t own_skipped_steps = 0;  // of them, skipped by this rank alone
+  std::int64_t skipped_steps = 0;      // by all ranks together, or by this rank alone
+  std::int64_t own_skipped_steps = 0;  // the ones that this rank alone skipped
   bool is_judged_alone = false;        // each rank skips its own steps
   ExchangeWindow window = {};          // time in which an exchange holds nobody up
   bool has_exchanged = false;          // in the last step, or after it
-  bool is_under_way = false;           // an exchange, after the last step
+  bool is_under_way = false;           // an exchange is under way after the last step
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
-  std::vector<DeliveryGaps::Gap> gaps = {};  // when the epoch is over
+  std::vector<DeliveryGaps::Gap> gaps = {};  // filled when the epoch is over
 
-  // NaN without a rate.
+  // NaN if no codec had a rate.
   [[nodiscard]] double bits_per_value() const {
     return rated_steps == 0 ? RateReport::kNothing : bits_sum / static_cast<double>(rated_steps);
   }
-  // judged: replicated if all ranks skip the same steps.
+  // `judged` is `replicated` if all ranks skip the same steps.
   void list_state(StateVisitor& visitor, StateShare judged = StateShare::replicated);
 };
 

@@ -15,7 +15,7 @@
 namespace dp {
 namespace {
 
-// "topk", "topk and dgc": codecs without a form for GPUs, each once.
+// "topk", "topk and dgc": the codecs that have no form for GPUs, each once.
 std::string host_codecs(const std::vector<CodecSpec>& codecs) {
   std::vector<std::string> names;
   for (const CodecSpec& codec : codecs) {

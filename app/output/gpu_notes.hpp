@@ -16,14 +16,14 @@ struct GpuFacts {
   std::vector<CodecSpec> codecs = {};  // of the buckets
   double gradient_bytes = 0;
   bool keeps_velocities_off = false;  // --compress auto would send velocities on a CPU
-  std::size_t ranks_on_gpu = 1;       // on rank 0's GPU, with rank 0
+  std::size_t ranks_on_gpu = 1;       // on rank 0's GPU, including rank 0
   bool has_mps = false;               // NVIDIA's server that lets processes share a GPU
 };
 
 // Rows of the start table: a word and a text.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts);
 
-// Whether this host's MPS runs: whether a process reads its pipe.
+// Whether MPS runs on this host, that is, whether a process reads its pipe.
 [[nodiscard]] bool has_mps();
 
 }  // namespace dp

@@ -26,7 +26,7 @@
 namespace dp {
 namespace {
 
-// The position of a text in a list. Adds a new text to it.
+// Returns the position of a text in a list. If the list does not have the text yet, adds it.
 std::size_t index_in(std::vector<std::string>& list, const std::string& text) {
   const auto it = std::find(list.begin(), list.end(), text);
   if (it != list.end()) return static_cast<std::size_t>(it - list.begin());
@@ -34,7 +34,7 @@ std::size_t index_in(std::vector<std::string>& list, const std::string& text) {
   return list.size() - 1;
 }
 
-// A line each.
+// All texts of the list, one on each line.
 std::string text_of(const std::vector<std::string>& list) {
   std::string text;
   for (const std::string& line : list) text += line + "\n";
@@ -111,8 +111,8 @@ RunLog LogSink::open() {
   return log;
 }
 
-// Continues a log that fits the checkpoint. Another file with its name is renamed, such as the log
-// of a start that wrote no checkpoint.
+// Continues a log that fits the checkpoint. Any other file with the log's name, such as the log of
+// a start that wrote no checkpoint, is renamed.
 RunLog LogSink::make(RunInfo& info) const {
   const std::string& wanted = run_.options->log;
   if (run_.resume != nullptr) {
@@ -140,9 +140,9 @@ void LogSink::keep_earlier(const std::string& path) const {
   }
 }
 
-// Writes the nominal rate of the link, which is known if --throttle or the lab slows it down; the
-// lab passes it to its hosts in environment variables. If there are two rates, the lower one
-// counts.
+// Writes the nominal properties of the link. Its bandwidth is known if --throttle or the lab limits
+// it; the lab passes its settings to the hosts in environment variables. If both limit the
+// bandwidth, the lower limit counts.
 void LogSink::write_nominal_link() {
   double rate = std::numeric_limits<double>::infinity();
   for (const auto& [variable, attribute] :
@@ -211,7 +211,7 @@ void LogSink::epoch_rows(const EpochRows& rows) {
     buckets[b].topology = static_cast<std::int64_t>(
         index_in(lists_.topology_names, run_.topology_of(run_.buckets[b])));
   }
-  // A warm-up has codecs of its own.
+  // A warm-up uses codecs of its own, which may be new in the list.
   if (lists_.codec_names.size() > names) log_.set_list("codec_names", lists_.codec_names);
   log_.append(std::span<const BucketRow>(buckets));
   if (!rows.tensors.empty()) {

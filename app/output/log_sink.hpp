@@ -22,7 +22,7 @@ struct LogLists {
   // devices: of each rank.
   LogLists(const RunDescription& run, const std::vector<std::string>& devices);
 
-  std::vector<std::string> hosts;  // of this session from first_host on, by rank
+  std::vector<std::string> hosts;  // from first_host on: of this session, by rank
   std::size_t first_host = 0;
   std::vector<std::string> devices;  // each once
   std::vector<std::size_t> device_of_rank;
@@ -31,11 +31,11 @@ struct LogLists {
 
 class LogSink final : public RunSink {
  public:
-  static constexpr const char* kName = "the log";  // among the missing files
+  static constexpr const char* kName = "the log";  // in the list of missing files
 
-  // Creates the log, or continues the checkpoint's log. Call it under a StopNotice::Hold. If the
-  // file cannot be created, a new run is refused: it throws what RunLog::create throws. Later, a
-  // log that cannot be written counts as missing.
+  // Creates the log, or continues the checkpoint's log. Call it under a StopNotice::Hold. If a new
+  // run cannot create the file, this throws what RunLog::create throws. In a resumed run, and later
+  // in a new run, a log that cannot be written counts as missing.
   LogSink(const RunDescription& run, LogLists lists, RunSink& console, MissingFiles& missing);
 
   // Call it before the exchange begins.
@@ -50,9 +50,9 @@ class LogSink final : public RunSink {
   void evaluation(const EvaluationEnd& result) override;
   void close(bool is_complete) override { save(is_complete); }
 
-  // Writes these rows into a new log, if the earlier start's log is lost.
+  // Writes these rows into a new log. Call it if the log of the earlier start is lost.
   void put_back(std::span<const EpochRow> rows) { log_.append(rows); }
-  // The log with all rows so far, for a checkpoint. The head then names it.
+  // The log with all rows so far, for a checkpoint. Describes this log in the head.
   [[nodiscard]] std::vector<std::byte> image(CheckpointHead& head) const;
   [[nodiscard]] const std::string& path() const { return log_.path(); }
 
@@ -62,7 +62,7 @@ class LogSink final : public RunSink {
   void keep_earlier(const std::string& path) const;
   void write_nominal_link();
   // Writes new rows to the disk. If that fails, training goes on, and the next call tries again.
-  // is_finished: closes the log of a finished run (true) or of a stopped one (false).
+  // is_finished: closes the log of a finished run (true) or of a stopped run (false).
   void save(std::optional<bool> is_finished = std::nullopt);
   [[nodiscard]] std::string missing_part() const;
 
@@ -70,7 +70,7 @@ class LogSink final : public RunSink {
   LogLists lists_;
   RunSink& console_;
   MissingFiles& missing_;
-  std::int64_t done_epochs_ = 0;              // of the run
+  std::int64_t done_epochs_ = 0;              // epochs of the run that are done
   std::optional<std::int64_t> saved_epochs_;  // on the disk; nothing if this start has saved none
   RunLog log_;
 };

@@ -14,8 +14,9 @@ class MissingFiles {
  public:
   explicit MissingFiles(RunSink& console) : console_(console) {}
 
-  // `what` cannot be written, because of `why`. Warns unless it is missing already, even if for
-  // another reason. state: called at the end, returns what the file lacks; null: all of it.
+  // Notes that `what` cannot be written, because of `why`. Warns, unless `what` is missing already,
+  // for whatever reason. `state` is called at the end and returns what the file lacks. A null
+  // `state` means that the whole file is missing.
   void note_missing(const std::string& what, const std::string& why,
                     const std::string& outlook = "training goes on without it",
                     std::function<std::string()> state = nullptr);
@@ -24,7 +25,7 @@ class MissingFiles {
   // Returns whether the file was missing until now.
   bool note_written(const std::string& what) { return missing_.erase(what) > 0; }
   [[nodiscard]] bool contains(const std::string& what) const { return missing_.contains(what); }
-  // For the end of the run; empty if nothing is missing.
+  // A sentence for the end of the run; empty if nothing is missing.
   [[nodiscard]] std::string sentence() const;
 
  private:

@@ -9,7 +9,7 @@
 namespace dp {
 namespace {
 
-// The columns of a row of the log, by their names there. A hash is a text.
+// Adds the columns of a log row, under the names that they have in the log. A hash becomes a text.
 template <class Row>
 void add_columns(JsonObject& event, const Row& row) {
   const auto* bytes = reinterpret_cast<const char*>(&row);
@@ -72,7 +72,7 @@ void add_buckets(JsonObject& event, const RunStart& start) {
 
 JsonProgress::JsonProgress() : JsonProgress(std::cout, std::cerr) {}
 
-// In one piece, so that no other process can write into the line.
+// Writes the line in one piece, so that no other process can write into it.
 void JsonProgress::write(const JsonObject& event) {
   const std::string line = event.str() + "\n";
   out_.write(line.data(), static_cast<std::streamsize>(line.size()));

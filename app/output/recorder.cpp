@@ -82,8 +82,8 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
   end_step_row();
   steps_done_ = global_step;
-  // Only for steps that are logged or precede one, because asking makes work for the reducer's
-  // thread.
+  // Asks only after steps that are logged or precede a logged step, because asking makes work for
+  // the reducer's thread.
   if ((wants_step(global_step) || wants_step(global_step + 1)) && !tally.is_under_way) {
     account_.ask_costs();
   }

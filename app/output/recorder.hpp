@@ -1,5 +1,5 @@
 // Reports a run: gathers the measurements of all ranks, and passes events to the console, the log
-// and TensorBoard's events, in this order (run_sink.hpp).
+// and TensorBoard's files, in this order (run_sink.hpp).
 //
 // All ranks have a Recorder and call the same methods; only rank 0 reports. Methods marked
 // "collective" gather numbers through the reducer's thread.
@@ -27,7 +27,7 @@ namespace dp {
 class Recorder {
  public:
   // Collective. Rank 0 creates the log, unless it is "none". If files cannot be created, a new run
-  // is refused: it throws what RunLog::create throws. A resumed run goes on.
+  // throws what RunLog::create throws, and a resumed run goes on.
   explicit Recorder(RunDescription run);
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -35,18 +35,18 @@ class Recorder {
   // From now on numbers are gathered through this reducer.
   void attach(Reducer& reducer);
 
-  // The table of all settings in effect.
+  // Prints the table of all settings in effect.
   void print_start();
-  // The predicted cost of the run's steps (app/planning/prediction.hpp). bits: per value, for
-  // codecs with bits=; otherwise NaN.
+  // Reports the predicted cost of the run's steps (app/planning/prediction.hpp). `bits` is the
+  // number of bits per value for codecs with the key bits=, and NaN for other codecs.
   void record_prediction(const StepForecast& forecast, double bits);
   // Whether the log gets a row after this many steps of the run.
   [[nodiscard]] bool wants_step(std::uint64_t global_step) const {
     return step_rows_.wants(global_step);
   }
-  // Collective if --log-steps asks for a row; `times` are then this step's. The next call adds the
-  // cost of the step's exchange. While an exchange is under way rows are not gathered, because
-  // gathering would wait for it.
+  // Collective if --log-steps asks for a row; `times` are then the times of this step. The next
+  // call adds the cost of the step's exchange. While an exchange is under way, rows are not
+  // gathered, because gathering would wait for the exchange.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   // Collective: gathers all ended rows.
   void gather_steps();
@@ -54,10 +54,10 @@ class Recorder {
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
   void record_round_steps(const std::string& steps);
-  // On rank 0: a row for each rank.
+  // On rank 0, `rows` has a row for each rank.
   void record_shares(std::span<const ShareRow> rows, const std::string& why);
-  // The result of an evaluation that belongs to no epoch. record_test_augmentation(): the same with
-  // test-time augmentation.
+  // Both report the result of an evaluation that belongs to no epoch. The second one is for an
+  // evaluation with test-time augmentation.
   void say_evaluation(const EvaluationResult& result) { record_evaluation(result, {}); }
   void record_test_augmentation(const EvaluationResult& result);
   void say(const std::string& line);
@@ -83,13 +83,14 @@ class Recorder {
 
   // Between steps: lists the cost of the running epoch so far, and the rows of earlier epochs.
   void list_state(StateVisitor& visitor);
-  // Writes the rows of earlier epochs into a new log, if the earlier start's log is lost.
+  // Writes the rows of earlier epochs into a new log. Call it if the log of the earlier start is
+  // lost.
   void put_back_epochs();
-  // The log with all rows so far, for a checkpoint. The head then names it. Empty if there is no
-  // log.
+  // The log with all rows so far, for a checkpoint. The head then describes this log. Empty if
+  // there is no log.
   [[nodiscard]] std::vector<std::byte> log_image(CheckpointHead& head) const;
-  // Prints the closing table and closes the log. is_complete: false leaves the log unfinished, for
-  // a stopped run.
+  // Prints the closing table and closes the log. For a stopped run, pass false: the log then stays
+  // marked as unfinished.
   void finish(bool is_complete = true);
 
  private:
@@ -112,7 +113,7 @@ class Recorder {
   StepRows step_rows_;
   Reducer* reducer_ = nullptr;
   std::uint64_t steps_done_ = 0;      // of the run
-  std::vector<std::string> devices_;  // each once, with those of earlier starts
+  std::vector<std::string> devices_;  // each once, with the devices of earlier starts
   std::optional<LogSink> log_;
   std::optional<EventSink> events_;
   std::vector<RunSink*> sinks_;

@@ -31,10 +31,10 @@ struct RunDescription {
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
   std::string exchange_path;          // "device" or "host"; empty without a GPU
-  bool cpu_sends_velocities = false;  // whether --compress auto would, on a CPU
-  std::size_t ranks_on_gpu = 1;       // of this host, on this rank's GPU
+  bool cpu_sends_velocities = false;  // whether --compress auto would send them on a CPU
+  std::size_t ranks_on_gpu = 1;       // ranks of this host on this rank's GPU
   LinkProbe link;                     // zeros if it was not measured
-  // By rank (RunPlan); empty: all alike.
+  // By rank (RunPlan); empty: all ranks have the same weight.
   std::vector<std::uint32_t> owner_weights = {};
   std::size_t bucket_bytes;
   const Dataset* data;
@@ -42,7 +42,7 @@ struct RunDescription {
   std::vector<Bucket> buckets;
   std::optional<RateLimits> rate_limits = std::nullopt;  // of --compress auto
   std::size_t global_batch, steps_per_epoch;
-  const ResumePoint* resume = nullptr;  // of a resumed run, until the recorder exists
+  const ResumePoint* resume = nullptr;  // of a resumed run; valid until the recorder exists
   RunSink* progress = nullptr;          // the console, or lines of JSON; rank 0 alone reports
 
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const {

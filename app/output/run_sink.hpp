@@ -28,7 +28,7 @@ struct RunStart {
   const std::vector<std::string>& devices;  // each once
   // By bucket, the bytes that rank 0 sends in a step; nothing if they depend on the values.
   const std::vector<std::optional<std::uint64_t>>& bucket_bytes;
-  std::string log;  // its path; empty: none
+  std::string log;  // the path of the log; empty: none
 };
 
 // The log's rows of an epoch, apart from the columns that refer to lists of the log.
@@ -71,7 +71,7 @@ class RunSink {
 
   // Training begins or, with 0 epochs, the evaluation.
   virtual void start(const RunStart&) {}
-  // bits: per value, for codecs with bits=; otherwise NaN.
+  // `bits` is the number of bits per value for codecs with the key bits=, and NaN for others.
   virtual void prediction(const StepForecast&, double /*bits*/) {}
   virtual void note(std::string_view) {}
   virtual void warn(std::string_view) {}
@@ -91,8 +91,9 @@ class RunSink {
   virtual void checkpoint(std::uint64_t /*step*/, const std::string& /*folder*/) {}
   // An evaluation that belongs to no epoch.
   virtual void evaluation(const EvaluationEnd&) {}
-  // No step follows: files are completed, then the results are reported. A stopped run is not
-  // complete. After a run that has trained nothing, TrainingEnd has no epochs.
+  // No training step follows. close() completes the files, and training_end() then reports the
+  // results. A stopped run is not complete. After a run that has trained nothing, TrainingEnd has
+  // no epochs.
   virtual void close(bool /*is_complete*/) {}
   virtual void training_end(const TrainingEnd&) {}
   // The last event: how the program ends, and its message if it ends with an error.

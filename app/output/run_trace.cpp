@@ -12,8 +12,8 @@
 namespace dp {
 namespace {
 
-// Slices of the reducer's thread: 1,000 steps of a small network, or some tens of a large one on
-// many ranks. They take 46 MB, of which only used pages are touched.
+// Slices of the reducer's thread: enough for 1,000 steps of a small network, or for some tens of
+// steps of a large network on many ranks. They take 46 MB, but only pages in use are touched.
 constexpr std::size_t kMostExchangeSlices = 1u << 20;
 
 }  // namespace
@@ -51,8 +51,9 @@ void RunTrace::start(const net::Network& network, std::uint64_t step, std::size_
   const auto steps = static_cast<std::uint64_t>(options_.trace_steps);
   begin_ = step + static_cast<std::uint64_t>(options_.trace_first);
   end_ = begin_ + steps;
-  // Each layer and its wait for other ranks twice, forward, loss and backward: in each part of a
-  // step; and the step, data, exposed communication and the optimiser.
+  // Each part of a step has the slices forward, loss and backward, and for each layer two slices
+  // and two waits for other ranks. The step itself, data, exposed communication and the optimiser
+  // add four more.
   loop_.reserve(steps * (parts * (4 * layers_.size() + 3) + 4));
   exchange_.reserve(kMostExchangeSlices);
   loop_.set_window(begin_, steps);

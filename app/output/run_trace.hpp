@@ -35,9 +35,10 @@ class RunTrace {
 
   // Call it before the first step, whose number is `step`. A step has at most `parts` parts.
   void start(const net::Network& network, std::uint64_t step, std::size_t parts);
-  // Collective. Call it before the times of an epoch of `steps` steps begin.
+  // Collective. Call it before the timing of an epoch begins. The epoch has `steps` steps, from
+  // `step` on.
   void begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps);
-  // Whether the window ends after this many steps of the run.
+  // Whether the last traced step is over after this many steps of the run.
   [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
 
   // Texts for rank 0 to print about a trace; empty on the other ranks.
@@ -45,8 +46,8 @@ class RunTrace {
     std::string text;     // of a trace that was written
     std::string failure;  // why it could not be written
   };
-  // Collective, between steps, when the window is over. If the file cannot be written, the failure
-  // is reported and the run goes on; the slices are kept, and another call tries again.
+  // Collective, between steps, when all traced steps are over. If the file cannot be written, the
+  // failure is reported and the run goes on; the slices are kept, and another call tries again.
   Report write(Reducer& reducer);
   [[nodiscard]] bool is_written() const { return is_written_; }
 
@@ -56,7 +57,7 @@ class RunTrace {
 
   const Options& options_;
   TraceTrack loop_, exchange_;
-  std::uint64_t begin_ = 0, end_ = 0;  // of the window
+  std::uint64_t begin_ = 0, end_ = 0;  // the traced steps are begin_ to end_ - 1
   bool is_written_ = false, is_on_one_clock_ = false;
   std::int64_t clock_error_ns_ = 0;
   ClockReading first_reading_;

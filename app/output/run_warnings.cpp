@@ -116,7 +116,7 @@ void RunWarnings::note_images(const std::vector<std::string>& notes) {
   constexpr std::size_t kMostNamed = 5;
   std::size_t unnamed = 0;
   for (const std::string& note : notes) {
-    // Other ranks may meet an image in other epochs.
+    // Another rank may meet the same image in a later epoch; an image is reported only once.
     if (!replaced_images_.insert(note).second) continue;
     if (replaced_images_.size() <= kMostNamed) {
       warn(note);
@@ -134,8 +134,8 @@ void RunWarnings::note_images(const std::vector<std::string>& notes) {
 
 void RunWarnings::note_rate(const EpochTally& tally) {
   if (limits_ && !has_met_floor_ && tally.has_exchanged) {
-    // A link is not known yet after its first exchanges. While a machine is busy, it hangs on
-    // single steps.
+    // Waits for several clashes in a row. After the first exchanges the link is not known yet, and
+    // a busy machine may hang on single steps.
     constexpr int kClashes = 10;
     clashes_ = tally.rate.wished_bits < limits_->least_bits ? clashes_ + 1 : 0;
     has_met_floor_ = clashes_ >= kClashes;

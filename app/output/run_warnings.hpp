@@ -16,12 +16,12 @@
 
 namespace dp {
 
-// A warning that the link carries less than the minimum of a codec with a rate. Empty if it carries
-// enough.
+// A warning that the link carries less than the codec's minimum of bits per value. Empty if the
+// link carries enough.
 [[nodiscard]] std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                                       const std::vector<Bucket>& buckets,
                                       const ExchangeWindow& window = {});
-// A warning that the guard of residuals sends more than planned. Empty if it does not.
+// A warning that the guard of residuals sends more than planned. Empty if the guard does not.
 [[nodiscard]] std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets);
 
 class RunWarnings {
@@ -30,13 +30,14 @@ class RunWarnings {
 
   // where: the rank and tensor whose gradient was not finite. is_of_all: all ranks skip the step.
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
-  // steps: by rank, the steps that it skipped. Rank 0's were reported by note_skipped_step().
+  // steps: for each rank, how many steps it has skipped. note_skipped_step() has reported those of
+  // rank 0.
   void note_skipped_by_others(std::size_t epoch, std::span<const std::int64_t> steps);
   // The sum of a round was not finite. All ranks undo the round.
   void note_lost_round(std::uint64_t global_step, const std::string& where);
   // Warns if the loss has grown far above an earlier one, or is far above the loss of guessing.
   void note_loss(const EpochRow& row);
-  // Images that were replaced; the first few are named.
+  // Warns of images that were replaced. Only the first few are named.
   void note_images(const std::vector<std::string>& notes);
   // After a step: warns of floor_clash() in several successive steps, and of guard_at_work().
   void note_rate(const EpochTally& tally);
@@ -49,7 +50,7 @@ class RunWarnings {
   RunSink& console_;
   std::set<std::string> lines_, replaced_images_;
   bool has_skipped_ = false, has_exploded_ = false, has_met_floor_ = false, has_seen_guard_ = false;
-  std::optional<RateLimits> limits_;  // of auto
+  std::optional<RateLimits> limits_;  // of --compress auto
   int clashes_ = 0;                   // exchanges in a row with a floor_clash()
   double least_loss_ = std::numeric_limits<double>::infinity();
 };

@@ -39,9 +39,9 @@ void StepRows::end(const CommCost& comm) {
 
 std::vector<StepRow> StepRows::gather(Reducer& reducer) {
   if (rows_.empty()) return {};
-  // The next rows are gathered a second later, or as much later as gathering needs to take a
-  // hundredth of the time. All ranks compute the same number of rows, because all have the same
-  // sums. One rank alone has nothing to wait for.
+  // The next rows are gathered a second later. If gathering would then take more than a hundredth
+  // of the time, they are gathered less often. All ranks compute the same number of rows, because
+  // all have the same sums. A single rank has nothing to wait for.
   constexpr double kEvery_s = 1.0, kShare = 0.01;
   constexpr double kMostRows = 1000.0;
   double time_s = 0.0;

@@ -18,7 +18,7 @@ struct LoopTimes {
   double exposed_comm = 0;  // training stands still for the exchange
   double optimizer = 0;     // with clipping
   double other = 0;
-  double statistics = 0;  // of exposed_comm, within forward and backward: statistics of all ranks
+  double statistics = 0;  // part of exposed_comm: exchanging statistics of all ranks
   int steps = 0;          // number of steps that these times cover
 
   struct Part {
@@ -41,8 +41,8 @@ struct LoopTimes {
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
   // These times as parts of whole_s seconds, in which ranks exchanged for comm_s. Time that no part
-  // has measured counts as `other`. This includes the wait after the last bucket has arrived, while
-  // threads wake up; so exposed_comm never exceeds comm_s.
+  // has measured counts as `other`. The wait for threads to wake up, after the last bucket has
+  // arrived, also counts as `other`; so exposed_comm never exceeds comm_s.
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
     LoopTimes parts = *this;
     parts.exposed_comm = std::min(exposed_comm, comm_s);

@@ -83,7 +83,7 @@ fs::path below_mount(const Mount& mount, const std::string& path) {
   return steps;
 }
 
-// Calls `take` with a cgroup's folder and those around it.
+// Calls `take` with the folder of a cgroup and with the folders of the cgroups around it.
 template <typename Function>
 void visit(const fs::path& root, const Mount& mount, const std::string& path,
            const Function& take) {
@@ -95,7 +95,8 @@ void visit(const fs::path& root, const Mount& mount, const std::string& path,
   }
 }
 
-// A file of /proc with words that end in a zero byte.
+// Whether the environment of a process has this variable. /proc ends each variable with a zero
+// byte.
 bool has_variable(pid_t process, std::string_view name) {
   std::ifstream file("/proc/" + std::to_string(process) + "/environ", std::ios::binary);
   for (std::string word; std::getline(file, word, '\0');) {
@@ -106,7 +107,7 @@ bool has_variable(pid_t process, std::string_view name) {
 
 struct Launch {
   pid_t launcher = 0;  // mpirun or its daemon; 0: not known
-  pid_t first = 0;     // what it has started: this process, or a script that has started it
+  pid_t first = 0;     // the launcher's child: this process, or a script that started it
 };
 
 Launch find_launch() {
@@ -123,8 +124,8 @@ std::string_view variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Whether mpirun's command line has a program that sets the mask and then starts the next program.
-// It replaces itself by that program, so the command line is its only trace.
+// Whether mpirun's command line has a program that sets the mask and then replaces itself by the
+// next program. The command line is the only trace of such a program.
 bool has_started_a_binder() {
   const std::string command = fs::path(variable("OMPI_COMMAND")).filename().string();
   if (command == "taskset") return true;
@@ -173,7 +174,7 @@ std::vector<CpuQuota> cpu_quotas(const fs::path& root) {
         struct stat status {};
         if (cores <= 0.0 || ::stat(folder.c_str(), &status) != 0) return;
         const std::array<std::uint64_t, 2> group = {status.st_dev, status.st_ino};
-        // A hierarchy may be mounted twice.
+        // A hierarchy may be mounted twice. Each cgroup counts once.
         const auto is_it = [&](const CpuQuota& quota) { return quota.group == group; };
         if (std::ranges::none_of(quotas, is_it)) quotas.push_back({.cores = cores, .group = group});
       });

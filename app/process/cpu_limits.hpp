@@ -14,16 +14,16 @@ namespace dp {
 
 struct CpuQuota {
   double cores = 0.0;  // seconds of processor time per second
-  // The cgroup that has it: device and inode. Processes in the same cgroup share the quota.
+  // The cgroup that has the quota: device and inode. Processes in the same cgroup share the quota.
   std::array<std::uint64_t, 2> group = {};
 
   [[nodiscard]] int threads() const;  // rounded up
 };
 
 // The quotas of this process's cgroup and of the cgroups around it, as far as they are mounted.
-// Processes of the host that have a cgroup in common share its quota, whatever else limits each.
-// Reads cgroups version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). `root` contains proc and the
-// paths that proc/self/mountinfo names.
+// Processes of the host that are in the same cgroup share its quota, whatever other limits each of
+// them has. Reads cgroups version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). `root` contains
+// proc and the paths that proc/self/mountinfo names.
 [[nodiscard]] std::vector<CpuQuota> cpu_quotas(const std::filesystem::path& root = "/");
 
 // The smallest quota; nothing if there is none.

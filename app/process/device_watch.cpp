@@ -34,14 +34,15 @@ void DeviceWatch::main_loop() {
     DeviceWaits::Kind kind;
     double patience;
     std::uint64_t number = 0;
-    int looks = 0;  // that have found this wait going on
+    int looks = 0;  // how often this wait was found going on
   };
   Watched watched[] = {{DeviceWaits::Kind::step, kPatience},
                        {DeviceWaits::Kind::prompt, kPromptPatience}};
   const std::chrono::duration<double> look(
       std::clamp(kPromptPatience * options_.timeout_s / 10.0, 0.005, 1.0));
   std::unique_lock lock(mutex_);
-  // Counts looks instead of the clock's seconds: a process that was stopped has not waited.
+  // Counts looks instead of the clock's seconds, because the time in which the process itself was
+  // stopped is no waiting.
   while (!changed_.wait_for(lock, look, [this] { return is_over_; })) {
     for (Watched& kind : watched) {
       const std::optional<DeviceWaits::Open> open = waits_->oldest(kind.kind);

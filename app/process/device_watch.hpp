@@ -1,11 +1,12 @@
 // Ends the process if a wait for its GPU does not end. Every call that waits for a hanging GPU
 // would wait for ever, including calls of destructors.
 //
-// A thread checks now and then which waits go on (kernels/device_waits.hpp). A step's operations
-// may take five times the timeout of a silent rank (--comm-timeout). No step takes that long, and
-// the other ranks, which wait ten timeouts for a rank that answers (comm/mpi/liveness.hpp), have
-// not given up by then. The thread that answers the other ranks may itself wait for a codec's
-// kernels. The others then take this rank for silent, so that wait gets only half of the timeout.
+// A thread checks now and then which waits go on (kernels/device_waits.hpp). The operations of a
+// training step may take five times the timeout of a silent rank (--comm-timeout). No step takes
+// that long. The other ranks have not given up by then, because they wait ten timeouts for a rank
+// that still answers (comm/mpi/liveness.hpp). The thread that answers the other ranks may itself
+// wait for a codec's kernels. This rank is then silent to the other ranks, so that wait gets only
+// half of the timeout.
 #pragma once
 
 #include <condition_variable>
@@ -22,9 +23,9 @@ namespace dp {
 struct DeviceWatchOptions {
   std::string gpu;             // "the GPU of rank 1 on host a", in the message
   std::string program;         // begins the message
-  std::string timeout_option;  // ends it
+  std::string timeout_option;  // ends the message
   double timeout_s = 60.0;
-  // If set, gets the message, and the process does not end; for tests.
+  // For tests. If set, receives the message, and the process does not end.
   std::function<void(const std::string&)> on_end = {};
 };
 
@@ -32,7 +33,7 @@ class DeviceWatch {
  public:
   static constexpr double kPatience = 5.0, kPromptPatience = 0.5;  // timeouts
 
-  // It may outlive the device, so that it also watches the waits of the device's destructor.
+  // The watch may outlive the device, so that it also watches the waits of the device's destructor.
   DeviceWatch(std::shared_ptr<DeviceWaits> waits, DeviceWatchOptions options);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;

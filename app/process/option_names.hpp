@@ -1,8 +1,8 @@
 // Translates the names that libraries use for settings to the names of a program's options.
 //
 // A library reports "codec q7: unknown codec"; dptrain's users read "--compress q7: unknown codec".
-// If a message ends with advice, the option to follow it is added: "... or raise the timeout, now
-// 60 s (option --comm-timeout)".
+// If a message ends with advice, the name of the option to use is added: "... or raise the timeout,
+// now 60 s (option --comm-timeout)".
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct OptionNames {
   std::span<const Row> rows;
   std::string_view for_memory;  // "option --batch-size or --model": what to change if it is full
 
-  // Empty if no option sets it; the library's word then stays.
+  // Empty if no option sets this setting; the library's word then stays.
   [[nodiscard]] std::string_view option_of(Setting setting) const;
 };
 
@@ -30,7 +30,7 @@ extern const OptionNames kDptrainNames, kDpbenchNames, kPackNames;
 // inside a catch block.
 [[noreturn]] void rethrow_with_option_names(const OptionNames& names);
 
-// Runs f; its exceptions get the names of options.
+// Runs f. Exceptions of f get the names of options.
 template <class F>
 auto with_option_names(const OptionNames& names, F f) {
   try {

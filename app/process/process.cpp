@@ -21,7 +21,7 @@ namespace dp {
 
 namespace {
 
-// Undoes OpenMP's binding of this thread at its start. True if there was one.
+// Undoes the binding that OpenMP gave this thread at the start. Returns whether there was one.
 bool undo_binding_by_openmp() {
   const int places = omp_get_num_places();
   if (places == 0) return false;
@@ -45,7 +45,7 @@ void restart_with_openmp_settings(char** argv) {
       std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
   if (has_policy && !was_bound) return;
   if (!has_policy) ::setenv("GOMP_SPINCOUNT", "20000", 0);
-  // By its own path, so that top and ps still show the program's name.
+  // Starts the program by its own path, so that top and ps still show its name.
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (length <= 0) return;  // without /proc the program works, but its threads spin
@@ -95,8 +95,8 @@ std::vector<CpuQuota> smallest_quotas(const std::filesystem::path& root) {
   return quotas;
 }
 
-// A rank's part of the quota that limits it most: the quota of its own cgroup, or of one around it
-// that it shares with more ranks.
+// A rank's part of the quota that limits it most. This is the quota of the rank's own cgroup, or of
+// a cgroup around it that more ranks share.
 struct QuotaShare {
   CpuQuota quota;
   double cores = 0.0;  // of this rank
@@ -118,8 +118,8 @@ std::optional<QuotaShare> share_quotas(const std::vector<CpuQuota>& quotas,
   return least;
 }
 
-// An OpenMP team has no more threads than its settings allow; oneDNN's kernels would wait for
-// further ones for ever.
+// An OpenMP team has no more threads than its settings allow. If oneDNN's kernels expect more, they
+// wait for ever.
 int most_openmp_threads() {
   return omp_get_max_active_levels() < 1 ? 1 : std::max(1, omp_get_thread_limit());
 }
@@ -179,7 +179,7 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::files
     share.threads = std::min(share.threads, of_quota->threads);
     share.cores_per_rank = std::min(share.cores_per_rank, of_quota->cores);
   }
-  // A quota names no cores: the kernel chooses them.
+  // A quota does not narrow the mask, because it names no cores: the kernel chooses them.
   if (local_size <= share.cores_on_host && wanted_threads <= cores_of_rank) {
     const auto first = cores.begin() + local_rank * cores_of_rank;
     cores = std::vector<int>(first, first + cores_of_rank);

@@ -13,14 +13,14 @@ namespace dp {
 // Restarts the program once with other settings of OpenMP, which reads them before main(). Must be
 // the first call in main, except for open_standard_streams. Returns if there is nothing to do.
 //
-// GOMP_SPINCOUNT=20000, unless the user has set it or an equivalent: by default, waiting threads
-// spin for some milliseconds and take the cores from other ranks, the loader and the reducer.
-// Without any spinning, the many short loops of a small network wait for the kernel (ResNet-20 is
-// 5 % slower).
+// Sets GOMP_SPINCOUNT to 20000, unless the user has set it or an equivalent variable. By default,
+// waiting threads spin for some milliseconds and take the cores from other ranks, the loader and
+// the reducer. Without any spinning, threads wait in the kernel during the many short loops of a
+// small network, and ResNet-20 is 5 % slower.
 //
-// No OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY: with them OpenMP binds this thread to a
-// single core, and the threads of all ranks of a host to the same cores. The cores that they name
-// become the affinity mask, which take_cpu_share() shares out.
+// Removes OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY. With them OpenMP binds this thread to a
+// single core, and the threads of all ranks of a host to the same cores. The cores that these
+// variables name become the affinity mask, which take_cpu_share() shares out.
 void restart_with_openmp_settings(char** argv);
 
 struct CpuShare {
@@ -34,8 +34,8 @@ struct CpuShare {
 
 // Collective. Sets the affinity of the calling thread, and of threads that it starts, to the rank's
 // share of the host's cores that this process may use (allowed_cores). If there are more ranks than
-// cores, every rank may run on all of them. A rank that requests more threads than its share may,
-// too; 0 requests its share.
+// cores, every rank may run on all of these cores. So may a rank that requests more threads than
+// its share. If wanted_threads is 0, the rank gets its share.
 //
 // Ranks under the same kernel that may use the same cores share them, even if they seem to be on
 // several hosts, such as containers or the hosts of a lab. CPU quotas, rounded up to whole cores,

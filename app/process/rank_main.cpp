@@ -61,7 +61,7 @@ int print_without_mpi(const char* program, const std::string& text) {
 }
 
 int print_without_mpi(const char* program, const std::function<std::string()>& text) {
-  // From Open MPI's mpirun, and from srun with PMIx or PMI2.
+  // These variables are set by Open MPI's mpirun, and by srun with PMIx or PMI2.
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
     const char* rank = std::getenv(variable);
     if (rank != nullptr && std::string(rank) != "0") return EXIT_SUCCESS;

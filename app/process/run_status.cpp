@@ -22,7 +22,7 @@ std::atomic<bool> is_wanted = false, is_rank_0 = false;
 bool has_said_step = false;
 Clock::time_point said_step_at;
 
-// One call, so that a mark stays in one piece.
+// Writes a mark with a single call, so that it stays in one piece.
 void write_mark(const std::string& words) {
   const std::string mark =
       fmt::format("{}dptrun {} {}{}", kStatusBegin, words, mark_checksum(words), kStatusEnd);
@@ -36,7 +36,7 @@ RunStatus::RunStatus() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   is_rank_0 = is_wanted && rank != nullptr && std::string_view(rank) == "0";
   if (!is_rank_0) return;
-  // Signals are for the main thread.
+  // The new thread blocks all signals, because the main thread is to receive them.
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -52,7 +52,7 @@ RunStatus::RunStatus() {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-RunStatus::~RunStatus() = default;  // the thread ends
+RunStatus::~RunStatus() = default;  // this ends the thread
 
 void RunStatus::say_plan(std::uint64_t steps) {
   if (is_rank_0) write_mark(fmt::format("plan {}", steps));

@@ -38,19 +38,19 @@ inline constexpr char kStatusBegin = '\x1e', kStatusEnd = '\x1f';
 
 class RunStatus {
  public:
-  // For main, before MPI starts. One object in a process.
+  // Make one object in a process, in main, before MPI starts.
   RunStatus();
   ~RunStatus();
   RunStatus(const RunStatus&) = delete;
   RunStatus& operator=(const RunStatus&) = delete;
 
-  // For rank 0; they do nothing on other ranks, and nothing without DPTRAIN_STATUS. One thread
-  // calls the first two.
+  // Marks of rank 0. The functions do nothing on other ranks, and nothing without DPTRAIN_STATUS.
+  // One thread calls the first two.
   static void say_plan(std::uint64_t steps);
   static void say_images(const std::string& of_ranks);
   static void say_start(std::uint64_t steps);
   static void say_step(std::uint64_t steps, bool at_once = false);
-  // By any rank.
+  // A mark of any rank.
   static void say_end(int exit_code);
 
  private:

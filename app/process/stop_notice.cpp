@@ -40,7 +40,7 @@ std::atomic<bool> has_wish = false, is_over = false, speaks = false, is_on_termi
 std::atomic<int> holds = 0, pending_code = 0;
 std::atomic<int> line_stream = STDERR_FILENO;  // where the line goes
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
-std::array<struct sigaction, kSignals.size()> before;  // the signals' actions before
+std::array<struct sigaction, kSignals.size()> before;  // what the signals did before
 
 static_assert(std::atomic<std::size_t>::is_always_lock_free);
 
@@ -145,7 +145,7 @@ StopNotice::StopNotice() {
   struct sigaction action = {};
   action.sa_handler = handle;
   sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // one after the other
+  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // no nested handlers
   action.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], &action, &before[i]);

@@ -35,14 +35,14 @@ class StopNotice {
   // Becomes true when a signal has asked this rank to stop.
   [[nodiscard]] static const std::atomic<bool>& wish();
 
-  // They set parts of the line. A path of 500 characters or more is cut.
+  // These functions set parts of the line. A path of 500 characters or more is cut.
   static void set_log(const std::string& path);
   static void set_checkpoints(const std::string& folder);
   // The run is in step `step` of `steps` of epoch `epoch` of `epochs`, all counted from 1.
   static void set_place(std::size_t epoch, std::size_t epochs, std::size_t step, std::size_t steps);
 
   // While a Hold exists, a signal that ends the process at once still prints its line, but the
-  // process ends only when the last Hold is destroyed, or at one more signal. For times when a file
+  // process ends only when the last Hold is destroyed, or at one more signal. Use it while a file
   // is written.
   class Hold {
    public:

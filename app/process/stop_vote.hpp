@@ -17,7 +17,7 @@ namespace dp {
 
 class StopVote {
  public:
-  // Collective, after every step; steps: their number so far. True: all ranks stop now.
+  // Collective, after every step. `steps` is the number of steps so far. True: all ranks stop now.
   [[nodiscard]] bool is_agreed(Communicator& comm, std::uint64_t steps, bool wish);
   // Collective: waits for the vote that is under way, if there is one.
   void finish(Communicator& comm);

@@ -1,4 +1,4 @@
-// Errors of set-up that name their host.
+// Adds the name of the host to errors of set-up.
 #pragma once
 
 #include <string>

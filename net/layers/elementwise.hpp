@@ -1,5 +1,6 @@
-// ReLU and addition as separate layers, for places without batch normalisation, which includes
-// them; GELU; a constant factor; and the conversion of images for linear layers.
+// ReLU and addition as layers of their own, for networks without batch normalisation, whose layer
+// includes both. Further layers: GELU, a constant factor, and the conversion of images for linear
+// layers.
 #pragma once
 
 #include "net/layer.hpp"
@@ -16,7 +17,7 @@ class ReluLayer final : public Layer {
   [[nodiscard]] bool backward_reads_output() const override { return true; }
 };
 
-// kernels/gelu.hpp
+// GELU as in kernels/gelu.hpp.
 class GeluLayer final : public Layer {
  public:
   struct Options {};

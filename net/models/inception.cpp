@@ -53,7 +53,7 @@ class InceptionBuilder {
     const float epsilon = is_small_ ? 1e-5f : 1e-3f;
     return graph_.add<BatchNormLayer>(name + ".bn", {.has_relu = true, .epsilon = epsilon}, {x});
   }
-  // NAME.0, NAME.1, ...
+  // Applies the units one after the other. Their names are NAME.0, NAME.1, ...
   Value chain(const std::string& name, Value x, const std::vector<Conv>& units) {
     for (std::size_t i = 0; i < units.size(); ++i) {
       x = unit(name + "." + std::to_string(i), x, units[i]);
@@ -69,8 +69,8 @@ class InceptionBuilder {
     x = graph_.add<AveragePoolLayer>(name + ".0", pooling, {x});
     return unit(name + ".1", x, plain(channels));
   }
-  // Pooling windows and kernels that reduce the number of pixels in the ImageNet form. In the stem
-  // of the small form they keep it.
+  // In the ImageNet form, these windows and kernels reduce the number of pixels. In the stem of the
+  // small form they keep it.
   [[nodiscard]] Conv stem_conv(std::size_t channels, std::size_t stride) const {
     return is_small_ ? square(channels)
                      : Conv{.channels = channels, .stride = stride, .padding = 0};

@@ -43,7 +43,8 @@ class VggBuilder {
 
   void convolution(std::size_t channels) {
     // kuangliu keeps torch's default initialisation. Networks without normalisation, and
-    // torchvision, use He et al. 2015; without it the deep layers' outputs would be nearly zero.
+    // torchvision, use He et al. 2015, because the deep layers' outputs would otherwise be nearly
+    // zero.
     const bool has_defaults = options_.has_norm && options_.form == VggForm::cifar;
     x_ = graph_.add<Conv2dLayer>(
         feature(),
