@@ -82,8 +82,8 @@ ClockLine::ClockLine(const ClockReading& first, const ClockReading& last) : firs
   if (passed_ns <= 0) return;
   const double drift =
       static_cast<double>(last.offset_ns - first.offset_ns) / static_cast<double>(passed_ns);
-  // Two inexact readings at almost the same moment do not show a drift. No real clock drifts faster
-  // than this.
+  // Two readings at almost the same moment give a wrong drift, because neither is exact. The drift
+  // is therefore limited to a value above that of any real clock.
   constexpr double kMost = 0.01;
   drift_ = std::clamp(drift, -kMost, kMost);
 }

@@ -1,11 +1,11 @@
 // Measures the offsets between the ranks' steady clocks, so that times of all ranks can be shown on
-// one clock. (Processes on one host have the same clock. The clocks of two hosts began at different
-// times and run at speeds that differ by some millionths.)
+// one time axis. (Processes on one host have the same clock. The clocks of two hosts began at
+// different times and run at speeds that differ by some millionths.)
 //
 // A rank asks rank 0 for the time and assumes that rank 0 read its clock in the middle of the round
-// trip. The error is at most half of the round trip, however the time divides between the two ways.
-// The shortest of several round trips is used (Cristian: Probabilistic clock synchronization,
-// 1989).
+// trip. The error is at most half of the round trip, even if one direction takes longer than the
+// other. The shortest of several round trips is used (Cristian: Probabilistic clock
+// synchronization, 1989).
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@
 
 namespace dp {
 
-// This rank's clock compared with rank 0's at one moment. On rank 0 all but the moment is zero.
+// This rank's clock compared with rank 0's at one moment. On rank 0, offset and error are zero.
 struct ClockReading {
   std::int64_t at_ns = 0;      // on this rank's clock
   std::int64_t offset_ns = 0;  // this rank's clock minus rank 0's
   std::int64_t error_ns = 0;   // the offset's largest error: half of the shortest round trip
 };
 
-// Collective; ranks take turns. `now_ns` reads this rank's clock. It takes 40 round trips, and more
-// for up to 0.1 s if none of them was short: on a busy processor few are.
+// Collective; the ranks measure one after the other. `now_ns` reads this rank's clock. Each rank
+// makes 40 round trips. If none of them was short, as is usual on a busy processor, the rank goes
+// on for up to 0.1 s.
 [[nodiscard]] ClockReading read_clock_offset(Communicator& communicator,
                                              const std::function<std::int64_t()>& now_ns);
 
@@ -37,7 +38,7 @@ class ClockLine {
 
  private:
   ClockReading first_;
-  double drift_ = 0.0;  // of the offset, ns a ns
+  double drift_ = 0.0;  // the change of the offset, in ns per ns
 };
 
 }  // namespace dp

@@ -1,7 +1,7 @@
 // Outline: every collective starts non-blocking MPI calls and passes their requests to wait(),
-// which polls, answers pings and enforces the deadline. Data and their checksums travel in two
-// calls at the same time; check_part() compares them. Sums and agree() are all_gather() plus local
-// work.
+// which polls, answers pings and enforces the deadline. Most collectives send the data in one MPI
+// call and the checksums in another, at the same time; check_part() compares the two. Sums and
+// agree() are all_gather() plus local work.
 #include "comm/mpi/communicator.hpp"
 
 #include <pthread.h>
@@ -25,7 +25,7 @@ MPI_Comm duplicate(MPI_Comm parent) {
   return comm;
 }
 
-// Sent before a text.
+// The header that is sent before a text.
 struct TextHead {
   std::int64_t bytes = 0;
   std::uint32_t checksum = 0, unused = 0;

@@ -54,24 +54,26 @@ class Communicator {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
-  // This rank's number among the ranks whose host has the same name, and their count.
+  // The index of this rank among the ranks whose host has the same name, and the count of those
+  // ranks.
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
 
   // Bytes that this rank has handed to MPI in the collective calls below and in liveness notices.
   // Gradients are not included; exchanges count their own. For a collective, this is the minimum
-  // that the rank must send. For P ranks with n bytes each:
-  //     broadcast     the root (P-1)(n + 20), nobody else
-  //     gather        n + 4, the root nothing; of texts (P-1) 20 and n, the root without n
-  //     all_to_all    all parts but its own, and 4 for each
-  //     all_gather    (P-1)(n + 4)
-  //     sums          as an all_gather of each kPart values
-  //     agreement     (P-1) 8, and the broadcast of a text if it fails
+  // that the rank must send. With P ranks and n bytes from each:
+  //     broadcast        the root: (P-1)(n + 20); other ranks: nothing
+  //     gather of rows   the root: nothing; other ranks: n + 4
+  //     gather of texts  the root: 20 (P-1); other ranks: 20 (P-1) + n
+  //     all_to_all       all parts but the rank's own, and 4 for each of them
+  //     all_gather       (P-1)(n + 4)
+  //     sums             the same as an all_gather for every kPart values
+  //     agreement        8 (P-1), and the broadcast of a text if the agreement fails
   [[nodiscard]] std::uint64_t control_bytes() const {
     return control_bytes_ + liveness_.sent_bytes();
   }
-  // PeerLinks::sent_on_wire().
+  // See PeerLinks::sent_on_wire().
   [[nodiscard]] std::optional<double> sent_on_wire() const { return links_.sent_on_wire(); }
   // The bytes that one gather_rows() of `bytes` adds to control_bytes() on this rank.
   [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
@@ -80,10 +82,10 @@ class Communicator {
 
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
   [[nodiscard]] double timeout_s() const { return timeout_s_; }
-  // A deadline that starts now, for waits elsewhere.
+  // A deadline that starts now, for code that does not wait through wait().
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
-  // Names the activity of all later waits, such as "the loading of data", for messages. Empty: each
-  // wait names its own.
+  // Sets the activity, such as "the loading of data", that the messages of all later waits name. If
+  // it is empty, each wait names its own activity.
   void set_activity(std::string activity) { activity_ = std::move(activity); }
   // Sets the receiver of warnings about slow ranks. The thread that owns this object calls it.
   void set_warn(std::function<void(const std::string&)> warn) {
@@ -100,12 +102,13 @@ class Communicator {
     f();
   }
 
-  // Collective: replaces every rank's `text` by rank `root`'s.
+  // Collective: replaces every rank's `text` by the text of rank `root`.
   void broadcast(std::string& text, int root = 0);
-  // Collective: all ranks' texts, by rank, on rank 0; empty on the others.
+  // Collective: returns the texts of all ranks, indexed by rank, on rank 0; an empty list
+  // elsewhere.
   [[nodiscard]] std::vector<std::string> gather(const std::string& text);
-  // Collective: all ranks' rows, by rank, on rank 0; empty on the others. Every rank passes the
-  // same number of rows.
+  // Collective: returns the rows of all ranks, in the order of ranks, on rank 0; an empty list
+  // elsewhere. Every rank passes the same number of rows.
   template <class Row>
   requires std::is_trivially_copyable_v<Row>
   [[nodiscard]] std::vector<Row> gather_rows(std::span<const Row> mine) {
@@ -113,7 +116,7 @@ class Communicator {
     gather_bytes(std::as_bytes(mine), all.data());
     return all;
   }
-  // Collective: one value of each rank, by rank, on all ranks.
+  // Collective: returns the values of all ranks, indexed by rank, on every rank.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   [[nodiscard]] std::vector<T> all_gather(const T& mine) {
@@ -121,8 +124,8 @@ class Communicator {
     all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
     return all;
   }
-  // Collective: writes all ranks' values, by rank, into `all` on all ranks. Every rank passes the
-  // same number of values.
+  // Collective: writes the values of all ranks, in the order of ranks, into `all` on every rank.
+  // Every rank passes the same number of values.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all) {
@@ -131,8 +134,8 @@ class Communicator {
     all_gather_bytes(std::as_bytes(mine), all.data());
   }
   // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
-  // and writes the parts for this rank, by sender, into `all`. first_of_rank is the same on all
-  // ranks.
+  // and writes the parts that this rank receives into `all`, in the order of their senders.
+  // first_of_rank is the same on all ranks.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
@@ -173,13 +176,13 @@ class Communicator {
   // Throws the error for a damaged message that the caller has received on handle(). `what` names
   // the message.
   [[noreturn]] void throw_damaged(std::string_view what, int from) const;
-  // Waits for a request that the caller has made on handle(). `what` completes "silent for 60 s in
-  // ...".
+  // Waits for a request that the caller has made on handle(). `what` is the last part of the error
+  // message "... silent for 60 s in WHAT".
   void wait(MPI_Request& request, const char* what);
   // Answers other ranks' pings (liveness.hpp). The thread that owns this object calls it a few
   // times a second while it is not waiting in one of the methods above.
   void serve() { liveness_.serve(whereabouts_); }
-  // The place in the run that serve() reports to them.
+  // Sets the place in the run that serve() reports to other ranks.
   void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
   [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
 
@@ -198,9 +201,9 @@ class Communicator {
     Communicator& owner_;
   };
 
-  // While a Busy exists, this rank reports to the others that it is busy with work of its own, and
-  // they wait while the work advances. Unlike busy(), the work may use MPI. It must call comes_on()
-  // often.
+  // While a Busy exists, this rank reports to the other ranks that it is busy with work of its own,
+  // and they wait while the work advances. The work must call comes_on() often. Unlike the function
+  // of busy(), it may use MPI.
   class Busy {
    public:
     explicit Busy(Communicator& owner) : owner_(owner), before_(owner.whereabouts_) {

@@ -1,6 +1,7 @@
-// Outline: look() decides between going, slow and over, from the time since the last move and the
-// answers to pings. fail() and warn() write the message: the silent ranks, or the rank furthest
-// behind. await_turn() makes one of several ranks report.
+// Outline: look() finds out whether the wait goes on, is slow or is over. It uses the time since
+// something last moved and the answers to pings. fail() and warn() write the messages, which name
+// the silent ranks or, if there are none, the rank furthest behind. await_turn() makes sure that
+// only one of several ranks reports.
 #include "comm/mpi/deadline.hpp"
 
 #include <fmt/format.h>
@@ -16,16 +17,18 @@
 namespace dp {
 namespace {
 
-// After this time without a move the others are pinged; a little later, a warning names a slow
-// rank.
+// If nothing has moved for kAsk_s, the other ranks are pinged. At most kAnswer_s later, a warning
+// names a slow rank.
 constexpr double kAsk_s = 5.0, kAnswer_s = 0.5;
 // The number of pings to a rank in one timeout.
 constexpr double kQuestions = 8.0;
-// All ranks notice a silent rank at about the same time. The lowest of them reports it. If the job
-// has not ended after this time, the next rank reports it, and so on.
+// All ranks notice a silent rank at about the same time. The lowest rank reports it. If the job has
+// not ended kTurn_s later, the next rank reports it, and so on. No rank waits longer than
+// kMostTurns_s.
 constexpr double kTurn_s = 0.5, kMostTurns_s = 5.0;
-// A rank with fewer answers than silent ranks is probably cut off itself. It lets the others report
-// first; by then mpirun has been ended (job_end.hpp).
+// If more than half of the ranks are silent, this rank is probably cut off itself. It then waits
+// this long before it reports, so that the other ranks report first and mpirun has been ended
+// (job_end.hpp).
 constexpr double kCutOff_s = 6.5;
 
 double between_s(Liveness::Clock::time_point from, Liveness::Clock::time_point to) {
@@ -40,14 +43,15 @@ Deadline::Deadline(Liveness& liveness, const std::vector<std::string>& hosts, Pe
                    int rank, double timeout_s)
     : liveness_(&liveness), hosts_(&hosts), links_(links), rank_(rank), timeout_s_(timeout_s) {}
 
-// Whether the timeout is over, and half of a timeout has passed since the ping or the last answer.
+// Whether the timeout is over, and half of a timeout has passed since the first ping and since the
+// rank's last answer.
 bool Deadline::is_silent(int rank) const {
   if (rank == rank_ || seconds_since(since_) <= timeout_s_) return false;
   const Clock::time_point heard = std::max(asked_, liveness_->answered_at(rank));
   return seconds_since(heard) > 0.5 * timeout_s_;
 }
 
-// Call it when all ranks answer and nothing moves.
+// Whether all ranks have answered for too long without any progress.
 bool Deadline::is_patience_over() {
   std::uint64_t done = 0;
   bool is_busy = false;
@@ -77,7 +81,7 @@ Deadline::State Deadline::look(const Whereabouts& mine) {
     return State::going;
   }
   liveness_->serve(mine);
-  // A process that was stopped itself and continues must give the others time to answer.
+  // If this process itself was stopped, the other ranks need time to answer after it continues.
   if (between_looks_s > 0.25 * timeout_s_) asked_ = now;
   if (between_s(asked_again_, now) > timeout_s_ / kQuestions) {
     liveness_->ask_again();
@@ -105,8 +109,8 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// The rank furthest behind, among this rank and the ranks that answer: the others seem to wait for
-// it.
+// The rank that is furthest behind, among this rank and the ranks that answer. The other ranks are
+// probably waiting for it.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);

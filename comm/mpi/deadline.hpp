@@ -2,16 +2,17 @@
 // ends the run.
 //
 // When nothing has moved for half of the timeout (5 s at most), it pings every other rank
-// repeatedly (liveness.hpp). The answers decide:
+// repeatedly (liveness.hpp). The answers decide what happens:
 //
-//     no answer for half of the timeout   that rank is silent: the run ends; the message names the
-//                                         rank and the state of the link to it (peer_links.hpp)
-//     all answer, one of them is busy     it loads, measures or sends to one rank: wait while its
-//                                         work advances, and for 60 timeouts when it does not
+//     no answer for half of the timeout   that rank is silent: the run ends, and the message names
+//                                         the rank and the state of the link to it (peer_links.hpp)
+//     all answer, one of them is busy     the busy rank loads, measures or sends to a single rank:
+//                                         the wait goes on while this work advances, and ends after
+//                                         60 timeouts without an advance
 //     all answer, nothing moves           the run ends after ten timeouts
 //
 // Meanwhile a warning names a slow rank. If several ranks notice a failure, the lowest of them
-// reports it: it notifies the others first, and they stay silent.
+// reports it. It first notifies the others, which then stay silent.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ class Deadline {
     has_asked_ = false;
     if (has_warned_) tell_moved();
   }
-  // Throws Error(communication) when the time is over. what() returns the object of the wait ("the
-  // exchange of bucket 3 in step 17"); it is called only for the error and for a warning.
+  // Throws Error(communication) when the time is over. what() describes what the caller waits for
+  // ("the exchange of bucket 3 in step 17"). It is called only for the error and for a warning.
   template <class What>
   void check(const Whereabouts& mine, What what) {
     const State state = look(mine);
@@ -67,8 +68,8 @@ class Deadline {
   // `asked_` is the time of the first ping, or the time when this process continued after it had
   // been stopped itself.
   Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
-  // The last time when a busy rank's work advanced, or a rank became or ceased to be busy; and the
-  // sum of their work.
+  // `work_done_` is the sum of the busy ranks' work. `came_on_` is the last time when this sum
+  // changed, because work advanced or because a rank became or ceased to be busy.
   Clock::time_point came_on_ = since_;
   std::uint64_t work_done_ = 0;
   bool has_asked_ = false, has_warned_ = false;

@@ -17,9 +17,10 @@ namespace dp {
 namespace {
 
 constexpr const char* kRank = "OMPI_COMM_WORLD_RANK";
-// Variables that identify the job and the daemon that has started the rank (in tests, several
-// "hosts" of a job run under one kernel). Open MPI 4 names the daemon; in Open MPI 5 and Slurm each
-// daemon has its own folder.
+// kJob identifies the job. The two variables in kDaemons identify the daemon that has started the
+// rank, because in tests several "hosts" of a job run under one kernel. Open MPI 4 sets the first
+// one to the daemon's address. Open MPI 5 and Slurm set the second one to a folder of the daemon's
+// own.
 constexpr const char* kJob = "PMIX_NAMESPACE";
 constexpr std::array kDaemons = {"OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_TMPDIR"};
 
@@ -80,7 +81,8 @@ std::vector<HostRank> ranks_on_this_host() {
     if (number(name) <= 0) continue;
     const std::string environment = content(at->path() / "environ");
     if (value_in(environment, kJob) != job || value_in(environment, *variable) != daemon) continue;
-    // "4711 (name) T ...": the name may have spaces and brackets.
+    // The file contains "4711 (name) T ...". The search begins at the end, because the name may
+    // contain spaces and brackets.
     const std::string state = content(at->path() / "stat");
     const std::size_t bracket = state.rfind(") ");
     if (bracket == std::string::npos || bracket + 2 >= state.size()) continue;

@@ -1,6 +1,6 @@
-// The ranks of this job on this host, as the kernel sees them: for messages about a rank that does
-// not answer, and for times when MPI cannot be called. Requires mpirun (Open MPI 4 or 5) or Slurm's
-// PMIx, and /proc; otherwise the list is empty.
+// Lists the ranks of this job on this host as the kernel sees them. The list serves messages about
+// a rank that does not answer, and code that runs when MPI cannot be called. It requires mpirun
+// (Open MPI 4 or 5) or Slurm's PMIx, and /proc; otherwise the list is empty.
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,8 @@ struct HostRank {
 // Sorted by rank; includes this rank.
 [[nodiscard]] std::vector<HostRank> ranks_on_this_host();
 
-// This rank's numbers from the environment of mpirun or srun, valid before MPI_Init, too; -1 if
-// they are not set.
+// This rank's number and the numbers of ranks, from the environment that mpirun or srun has set.
+// They are valid even before MPI_Init. A number that is not set is -1.
 [[nodiscard]] int rank_from_launcher();
 [[nodiscard]] int size_from_launcher();
 [[nodiscard]] int local_size_from_launcher();

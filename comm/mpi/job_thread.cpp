@@ -76,7 +76,7 @@ void JobThread::run_job(void (*call)(void*), void* context) {
 
 void JobThread::main_loop() {
   pthread_setname_np(pthread_self(), options_.name);
-  // Makes sleeps of this thread end in time. By default the kernel may end them 50 us later.
+  // Lets the kernel prolong this thread's sleeps by at most 5 us. The default is 50 us.
   prctl(PR_SET_TIMERSLACK, 5000ul);
   try {
     if (options_.start) options_.start();

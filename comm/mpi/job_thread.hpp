@@ -3,7 +3,7 @@
 //
 // A caller hands over a job in one of two ways:
 //     run(f)      waits for the job and throws its exception; the thread continues.
-//     post(...)   returns at once; wait() waits for it later. Its exception is a failure.
+//     post(...)   returns at once; wait() waits for the job. An exception of the job is a failure.
 // A *failure* (an exception of a posted job, of start or of idle) ends the thread. Every call that
 // waits for an unfinished job throws it, and so does every later post() and run(). Nothing is
 // restarted.
@@ -12,7 +12,8 @@
 // A long job checks must_stop() and sleeps in nap(). stop() and the destructor ask the running job
 // to end, wait until it has ended, and drop the jobs after it.
 //
-// Any thread may call, but jobs may not. Nothing is allocated while at most kUsualJobs are waiting.
+// Any thread may call these functions, except a job on its own thread. Nothing is allocated while
+// at most kUsualJobs are waiting.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,7 @@ namespace dp {
 struct JobThreadOptions {
   const char* name = "dp-jobs";      // for debuggers and top; at most 15 characters
   std::function<void()> start = {};  // called once, before all jobs
-  std::function<void()> idle = {};   // called while no job is waiting, after `rest` or earlier
+  std::function<void()> idle = {};   // called while no job is waiting, at least every `rest`
   // called when a failure ends the thread
   std::function<void(const std::exception_ptr&)> failed = {};
   std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle
@@ -52,9 +53,9 @@ class JobThread {
 
   // The job is call(context). Returns its number.
   Number post(void (*call)(void*), void* context);
-  // Returns when that job is over, and all before it are.
+  // Waits until that job and all jobs before it are over.
   void wait(Number job);
-  // The same, but waits at most for `most`; false: that job is not over yet.
+  // Like wait(), but waits at most for `most`. Returns false if the job is not over yet.
   [[nodiscard]] bool wait_for(Number job, std::chrono::duration<double> most);
   [[nodiscard]] bool is_over(Number job);
   // Throws the failure, if there is one.
@@ -86,15 +87,16 @@ class JobThread {
   // Ends the thread. Nothing may be posted or waited for afterwards.
   void stop();
 
-  // For jobs.
+  // The next three functions are for jobs.
   [[nodiscard]] bool must_stop() const { return must_stop_; }
-  // Whether a caller is waiting, for this job or a later one.
+  // Whether a caller is waiting for this job or a later one.
   [[nodiscard]] bool is_awaited() const { return waiting_ > 0; }
   // Sleeps until wake(), the end of the time, or stop(). Does not sleep if has_work() is true.
   template <class HasWork>
   void nap(std::chrono::microseconds most, HasWork has_work) {
     std::unique_lock lock(mutex_);
-    // Whatever makes has_work() true is followed by a wake(), which waits for the lock.
+    // No wake-up is lost between this check and the sleep: whoever makes has_work() true calls
+    // wake() afterwards, and wake() waits for the lock.
     if (has_work() || must_stop_) return;
     to_thread_.wait_for(lock, most);
   }
@@ -114,7 +116,7 @@ class JobThread {
   Number posted_ = 0, over_ = 0;  // the last job that was posted, and the last that is over
   std::exception_ptr failure_;
   std::atomic<bool> must_stop_ = false;
-  std::atomic<int> waiting_ = 0;  // callers
+  std::atomic<int> waiting_ = 0;  // the number of callers that wait
   std::thread thread_;
 };
 

@@ -1,8 +1,8 @@
 // Pings: finds out which ranks are alive. Every rank answers a ping directly.
 //
-// In a ring all ranks stop when one stops, so a rank that only watches its neighbour blames the
-// wrong one. A rank that has waited for long pings every other rank (deadline.hpp). There, the
-// thread that makes MPI calls answers with its place in the run.
+// In a ring all ranks stop when one stops, so a rank that watched only its neighbour would blame
+// the wrong rank. Instead, a rank that has waited for long pings every other rank (deadline.hpp).
+// On each of them, the thread that makes MPI calls answers with the rank's place in the run.
 //
 // Pings have their own communicator and are sent only when something is late. They are not part of
 // an exchange's wire bytes; sent_bytes() counts them.
@@ -21,19 +21,20 @@
 
 namespace dp {
 
-// A rank's place in the run, as it reports it. `buckets_begun` counts within `step`; while
-// `is_busy`, it counts the pieces of other work done, if the rank counts them.
+// A rank's place in the run, as the rank reports it. `buckets_begun` counts the buckets of training
+// step `step`. While `is_busy` is set, it counts finished pieces of the other work, if the rank
+// counts them.
 struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
   std::uint32_t is_in_step = 0;
-  std::uint32_t is_busy = 0;  // does work of its own
+  std::uint32_t is_busy = 0;  // 1: the rank is busy with work of its own
 };
 
 // How long to wait for ranks that answer, in timeouts.
 struct Patience {
   double with_living = 10.0;
-  double with_busy = 60.0;  // since its work last advanced
+  double with_busy = 60.0;  // for a busy rank, since its work last advanced
 };
 
 class Liveness {
@@ -47,18 +48,18 @@ class Liveness {
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  // Answers pings and takes answers that have arrived. Never waits. If one of them was damaged,
-  // this call and all later ones throw Error(communication).
+  // Answers pings and takes answers that have arrived. Never waits. If a ping or an answer was
+  // damaged, this call and all later ones throw Error(communication).
   void serve(const Whereabouts& mine);
-  // Pings all other ranks; forgets earlier answers.
+  // Pings all other ranks and forgets their earlier answers.
   void ask();
-  // Pings them again; keeps earlier answers.
+  // Pings all other ranks again and keeps their earlier answers.
   void ask_again();
   [[nodiscard]] bool has_answered(int rank) const;
-  // The time of its last answer; the clock's epoch if it has not answered since ask().
+  // The time of the rank's last answer; the clock's epoch if it has not answered since ask().
   [[nodiscard]] Clock::time_point answered_at(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
-  // Notifies the others that this rank ends the job and reports the reason.
+  // Notifies the other ranks that this rank ends the job and reports the reason.
   void tell_end();
   // Whether another rank has sent that notification.
   [[nodiscard]] bool is_ending() const { return is_ending_; }

@@ -4,7 +4,7 @@
 // that the computation could use. With four looks between two events (a message sent or received),
 // an event is noticed late by an eighth of the time between events, on average. The link does not
 // idle meanwhile: several segments are on it at once, and the kernel's socket buffers hold more
-// than it carries during the longest sleep.
+// bytes than the link carries during the longest sleep.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class LookPace {
   }
 
  private:
-  static constexpr double kMemory = 8.0;  // the number of gaps in the mean
+  static constexpr double kMemory = 8.0;  // how many gaps the mean covers
   double usual_gap_s_ = 0.0, moved_s_ = 0.0;
 };
 

@@ -10,8 +10,8 @@ namespace dp {
 
 [[noreturn]] void throw_mpi_error(int code, const char* call, const char* file, int line);
 
-// For MPI_Testsome, MPI_Waitall and similar calls: if `code` is MPI_ERR_IN_STATUS, the cause is in
-// the statuses, and the message has that cause and the peer.
+// For MPI_Testsome, MPI_Waitall and similar calls. If `code` is MPI_ERR_IN_STATUS, the cause is in
+// the statuses, and the error message names this cause and the peer.
 void check_mpi_statuses(int code, std::span<const MPI_Status> statuses, const char* call,
                         const char* file, int line);
 

@@ -40,7 +40,7 @@ bool is_of_containers(std::string_view name) {
 std::string default_route() {
   std::ifstream table("/proc/net/route");
   std::string line;
-  std::getline(table, line);  // the line of titles
+  std::getline(table, line);  // skip the line of titles
   std::string best;
   long best_metric = 0;
   for (std::string name, destination, gateway, flags; table >> name >> destination;) {
@@ -74,7 +74,7 @@ struct Network {
   }
 };
 
-// "10.0.0.0/24", as Open MPI takes it; nothing for the name of an interface.
+// Parses a network in Open MPI's form, "10.0.0.0/24". Returns nothing for the name of an interface.
 std::optional<Network> parse_network(std::string_view text) {
   const std::size_t slash = text.find('/');
   if (slash == std::string_view::npos) return std::nullopt;
@@ -240,7 +240,7 @@ std::string describe_route(std::uint32_t to) {
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(9);  // any: nothing is sent
+  address.sin_port = htons(9);  // any port will do: nothing is sent
   address.sin_addr.s_addr = htonl(to);
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof address;

@@ -1,8 +1,9 @@
 // Chooses, on each host, the network interface over which the ranks communicate.
 //
 // By default Open MPI uses all interfaces that are up. It then tries bridges of containers and
-// virtual machines, which have the same address on every host, and divides a message between the
-// cable and the Wi-Fi. To avoid this, each host chooses one interface before MPI starts.
+// virtual machines, although these have the same address on every host, and it divides a message
+// between the cable and the Wi-Fi. To avoid this, each host chooses one interface before MPI
+// starts.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,10 @@ struct NetworkInterface {
 // The interfaces that are up, have an IPv4 address and are not the loopback.
 [[nodiscard]] std::vector<NetworkInterface> network_interfaces();
 
-// The best interface; null if there is none. Criteria, the most important first: not a bridge of a
-// container engine or hypervisor; in a network of the launcher (`launcher`: its addresses); has the
-// default route; is hardware; comes first.
+// Chooses the best interface; returns null if there is none. The criteria are, the most important
+// first: it is not a bridge of a container engine or hypervisor; it is in a network of the
+// launcher, whose addresses are `launcher`; it has the default route; it is hardware; it comes
+// first in `all`.
 [[nodiscard]] const NetworkInterface* choose_interface(std::span<const NetworkInterface> all,
                                                        std::span<const std::uint32_t> launcher);
 
@@ -39,8 +41,8 @@ struct NetworkInterface {
 void use_best_interface();
 
 // Describes, for people, the interfaces selected by a list in Open MPI's form (names and networks,
-// such as "eth0,10.0.0.0/24"): "eth0, 10.0.0.1, 1.00 Gbit/s". A network is followed by the
-// interfaces with an address in it. `rate_text` formats a rate in bit/s.
+// such as "eth0,10.0.0.0/24"): "eth0, 10.0.0.1, 1.00 Gbit/s". After a network, the text names the
+// interfaces with an address in it. `rate_text` formats a bandwidth in bit/s.
 [[nodiscard]] std::string describe_interfaces(
     std::string_view list, std::span<const NetworkInterface> all,
     const std::function<std::string(double bit_per_s)>& rate_text);

@@ -20,7 +20,7 @@ namespace {
 constexpr socklen_t kLengthWithBytes =
     offsetof(tcp_info, tcpi_bytes_sent) + sizeof(tcp_info::tcpi_bytes_sent);
 
-// The IPv4 address of the other end; 0 if the file is no such connection.
+// The IPv4 address of the other end; 0 if the file is not a connection over IPv4.
 std::uint32_t peer_of(int file) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -47,7 +47,7 @@ PeerLinks::Addresses PeerLinks::mine() {
 }
 
 PeerLinks::PeerLinks(std::span<const std::string> hosts, std::span<const Addresses> addresses) {
-  // Bridges of containers have the same address on every host.
+  // Addresses that several hosts have, such as those of bridges of containers, are left out.
   std::map<std::uint32_t, std::string> first;
   std::vector<std::uint32_t> ambiguous;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {

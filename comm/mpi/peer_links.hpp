@@ -29,7 +29,7 @@ class PeerLinks {
   struct Addresses {
     std::uint32_t of[kMostAddresses] = {};
   };
-  // This host's addresses, to be sent to the others.
+  // This host's addresses, to be sent to the other ranks.
   [[nodiscard]] static Addresses mine();
 
   PeerLinks() = default;
@@ -53,7 +53,7 @@ class PeerLinks {
   };
   [[nodiscard]] std::map<std::string, Counts> count() const;
 
-  std::map<std::uint32_t, std::string> host_of_;  // by address, if unique to a host
+  std::map<std::uint32_t, std::string> host_of_;  // by address; only addresses of a single host
   std::map<std::string, Counts> marked_;
 };
 

@@ -111,7 +111,7 @@ bool PromptGather::look() {
   return has_moved;
 }
 
-// Slots of the channel: a receive from each other rank, then two sets of sends.
+// The channel's slots are one receive from each other rank, then two sets of sends.
 bool PromptGather::take_note_of_ended() {
   const std::span<const Completion> ended = channel_->poll();
   for (const Completion& transfer : ended) {

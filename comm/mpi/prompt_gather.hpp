@@ -1,16 +1,16 @@
 // Gathers a few floats of every rank in the middle of a step, while buckets are in flight. Batch
-// normalisation over the images of all ranks needs it in forward and backward.
+// normalisation over the images of all ranks needs this in its forward and backward passes.
 //
 // Two threads meet here. An operation hands its floats to the GatherDesk and waits. The reducer's
 // thread, which makes all MPI calls, owns a PromptGather: it checks the desk between any two
-// segments and sends the floats before the next segment. Only segments that MPI already has are
-// ahead of them.
+// segments and sends the floats before the next segment. The floats wait only for segments that MPI
+// already has.
 //
 // Every rank sends its message directly to every other rank, in all topologies: one hop, since the
 // computation is waiting. The cost of a gathering on each rank:
 //     messages (P - 1), wire bytes (P - 1)(20 + 4 floats)
-// The streams of buckets and these messages have different tags (tags.hpp), so neither the order
-// nor the timing of one changes the other.
+// The streams of buckets and these messages have different tags (tags.hpp), so neither can be taken
+// for the other, whatever the order and the timing.
 //
 // Wire format of a message: a header of 16 bytes, the floats, a seal of 4 bytes (seal.hpp).
 //     u32 kind     0x44500003
@@ -42,7 +42,7 @@
 
 namespace dp {
 
-// The place where operations hand in floats. One operation at a time.
+// The place where operations hand in floats. Only one operation at a time may use it.
 class GatherDesk final : public RankGather {
  public:
   // `trace` receives a slice for each wait of the thread that calls gather(); null: no trace.
@@ -107,7 +107,7 @@ class PromptGather {
 
   // Takes a request and moves messages; never waits. True if something moved.
   bool look();
-  // A request was taken, and some rank's floats have not arrived yet.
+  // Whether a request was taken and some rank's floats have not arrived yet.
   [[nodiscard]] bool is_under_way() const { return is_under_way_; }
   [[nodiscard]] bool has_work() const { return desk_.has_request() && !is_under_way_; }
   // How long the running gathering has taken so far.

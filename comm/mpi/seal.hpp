@@ -47,7 +47,7 @@ class Sealed {
  public:
   static constexpr std::size_t kBytes = sizeof(T) + kSealBytes;
 
-  Sealed() = default;  // to receive one
+  Sealed() = default;  // for a message that will be received
   explicit Sealed(const T& value) {
     std::memcpy(bytes_.data(), &value, sizeof value);
     seal(bytes_);

@@ -11,9 +11,10 @@
 namespace dp {
 namespace {
 
-// A deadline applies to one piece, which takes half a second at 1 Mbit/s. The sender waits for the
-// receiver to begin taking a piece before it sends the piece kUnderWay later. Little is then under
-// way, so pings do not wait behind it.
+// Bytes are sent in pieces of kPiece bytes, and a deadline applies to one piece, which takes half a
+// second at 1 Mbit/s. At most kUnderWay pieces are under way: the sender waits until the receiver
+// has begun to take the oldest of them before it sends another. Pings therefore wait only for a few
+// pieces.
 constexpr std::size_t kPiece = 64u << 10, kUnderWay = 4;
 
 }  // namespace

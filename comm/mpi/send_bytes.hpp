@@ -10,8 +10,8 @@
 namespace dp {
 
 // One rank sends and the other receives a block of any length. Blocks between the same two ranks
-// arrive in the order in which they were sent. The other ranks' deadlines do not end meanwhile,
-// however slow the link between these two is. Errors are Communicator's.
+// arrive in the order in which they were sent. The other ranks' deadlines do not expire meanwhile,
+// however slow the link between these two ranks is. Errors are the same as for Communicator.
 void send_bytes(Communicator& comm, std::span<const std::byte> bytes, int to);
 [[nodiscard]] std::vector<std::byte> receive_bytes(Communicator& comm, int from);
 

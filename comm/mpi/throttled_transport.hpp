@@ -7,7 +7,7 @@
 // Messages have the same bytes as on the other transport.
 //
 // Messages on the link move only when the channel is polled. Poll a channel until its last transfer
-// has ended, even if this rank no longer needs its messages. Errors are the other transport's.
+// has ended, even if this rank no longer needs its messages. Errors come from the other transport.
 #pragma once
 
 #include <functional>

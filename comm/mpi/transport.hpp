@@ -28,8 +28,9 @@
 // open().
 //
 // Errors: failures of the network throw Error(communication), and the job cannot continue. A
-// message must not be longer than the buffer that receives it, since not every network reports it.
-// A silent rank is not an error here: poll() reports nothing, and the caller has a deadline.
+// message must not be longer than the buffer that receives it, since not every network reports this
+// mistake. A silent rank is not an error here: poll() reports nothing, and the caller has a
+// deadline.
 #pragma once
 
 #include <cstddef>
@@ -60,8 +61,8 @@ class Channel {
   // Moves messages and returns the transfers that have ended. The result is valid until the next
   // call.
   [[nodiscard]] virtual std::span<const Completion> poll() = 0;
-  // This rank ends: hands over all messages that are still held back, so that no other rank waits
-  // for them. Do not poll afterwards.
+  // Call it when this rank ends, and do not poll afterwards. It hands over all messages that are
+  // still held back, so that no other rank waits for them.
   virtual void let_go() {}
 };
 

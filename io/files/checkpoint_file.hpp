@@ -11,7 +11,8 @@
 //     the entries' bytes, in the table's order, without gaps
 //
 // ShardImage builds the file in memory, in two steps: first the sizes of all entries, then their
-// bytes. Shard reads a file; one that is incomplete or damaged throws Error(data) "NAME: ...".
+// bytes. Shard reads a file and throws Error(data) "NAME: ..." if the file is incomplete or
+// damaged.
 #pragma once
 
 #include <cstddef>

@@ -45,10 +45,10 @@ std::string stem_of(const ShardFile& file) {
   return fmt::format("step{:09}.rank{}of{}.{:08x}", id.step, file.rank, id.ranks, id.attempt);
 }
 
-// Bounds the number of parts that a file name alone can make readers look for.
+// The most ranks that a file name may claim. Readers look for the parts of all of these ranks.
 constexpr std::uint32_t kMostRanks = 65'536;
 
-// The checkpoint and rank of a file in any state.
+// What the name of a checkpoint's file says, whatever state the file is in.
 struct AnyFile {
   CheckpointId checkpoint;
   std::uint32_t rank = 0;
@@ -121,7 +121,7 @@ void prepare_checkpoint_folder(const std::string& folder) {
     throw SettingError(Setting{"checkpoint"}, folder, why, ErrorKind::data);
   };
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
-  // After a loss of power, a folder that was not synced may be gone, with its checkpoints.
+  // A new folder that was not synced may be gone after a loss of power, with its checkpoints.
   for (const fs::path& made : missing) {
     try {
       if (made.has_filename()) sync_folder_of(made.string());
@@ -136,9 +136,9 @@ void prepare_checkpoint_folder(const std::string& folder) {
 
 namespace {
 
-// The ranks of a run share a read lock on one byte of the folder, at an offset that follows from
-// the attempt. Linux allows locks on folders, at any offset. An open file description lock is not
-// lost when another descriptor of the folder is closed.
+// The ranks of a run share a read lock on one byte of the folder, whose offset follows from the
+// attempt. Linux allows locks on folders, at any offset. An open file description lock is not lost
+// when another descriptor of the folder is closed.
 struct flock byte_lock(short type, off_t start, off_t length) {
   struct flock lock {};
   lock.l_type = type;
@@ -169,7 +169,7 @@ CheckpointLock::CheckpointLock(const std::string& folder, std::uint32_t attempt,
       return;
     }
     if (Clock::now() >= end) break;
-    // Two runs that begin at the same moment both see the other's lock. Each releases its own lock
+    // Two runs that begin at the same moment each see the other's lock. Each releases its own lock
     // and waits for a different time, so that one of them finds the folder free.
     mine.l_type = F_UNLCK;
     ::fcntl(folder_.get(), F_OFD_SETLK, &mine);

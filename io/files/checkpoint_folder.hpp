@@ -1,20 +1,12 @@
 // The folder of a host's checkpoints, and the names of the files in it.
 //
 //     step000000120.rank3of8.1f3a9c2e.part      being written
-//     step000000120.rank3of8.1f3a9c2e.waiting   written; not yet known whether all ranks' parts are
+//     step000000120.rank3of8.1f3a9c2e.waiting   written; other ranks may still be writing
 //     step000000120.rank3of8.1f3a9c2e.ckpt      all ranks have written their parts
 //     step000000120.1f3a9c2e.log.h5             the run log at that step, on rank 0's host
 // The last number is the attempt: every start of the program draws a new one, so parts of two
 // attempts at the same step are never combined into one checkpoint. Files with other names are left
 // alone. Several ranks of a host share a folder. Failures throw Error(data).
-//
-//     step000000120.rank3of8.1f3a9c2e.part      being written
-//     step000000120.rank3of8.1f3a9c2e.waiting   written; nobody knows yet whether all ranks' are
-//     step000000120.rank3of8.1f3a9c2e.ckpt      all ranks have written theirs
-//     step000000120.1f3a9c2e.log.h5             the run log at that step, on rank 0's host
-// The last number is the attempt: every start of the program draws another one, so that parts of
-// two attempts at the same step are never taken for one checkpoint. Files with other names are left
-// alone. Several ranks of a host share a folder. Failures are Error(data).
 #pragma once
 
 #include <chrono>
@@ -71,8 +63,8 @@ class CheckpointLock {
 // The completely written shards in the folder; none if the folder does not exist.
 [[nodiscard]] std::vector<ShardFile> list_shards(const std::string& folder);
 
-// Removes the files of checkpoints that are not in the list, and all half-written files, so no rank
-// of the host may be writing one. Files that cannot be removed stay.
+// Removes the files of checkpoints that are not in the list, and all half-written files. Call it
+// only while no rank of this host is writing a file. Files that cannot be removed stay.
 void remove_checkpoints(const std::string& folder, std::span<const CheckpointId> kept);
 
 }  // namespace dp

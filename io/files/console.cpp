@@ -112,8 +112,8 @@ void Console::table(std::string_view title, const TextTable& table) {
   out_ << format_table(table, 2) << std::flush;
 }
 
-// The parts of the live line in display order. Parts whose rank is above `least_important` are left
-// out; rank 0 is the most important.
+// Formats the live line. Each part has a level of importance, from 0 for the most important one.
+// Parts with a level above `least_important` are left out.
 void Console::format_step(const StepProgress& p, std::size_t least_important) {
   line_.clear();
   const auto put = [&]<class... Args>(std::size_t importance, bool is_known,
@@ -140,7 +140,7 @@ void Console::step(const StepProgress& progress) {
   const double now_s = clock_();
   if (now_s - last_step_s_ < kLeastInterval_s) return;
   last_step_s_ = now_s;
-  // A terminal may wrap the line when its last column is written.
+  // Leave the last column empty, because writing to it may make a terminal wrap the line.
   const std::size_t columns = columns_() - std::min<std::size_t>(columns_(), 1);
   for (std::size_t least_important = 6; least_important-- > 0;) {
     format_step(progress, least_important);

@@ -48,8 +48,8 @@ struct EpochProgress {
   double epoch_s = std::numeric_limits<double>::quiet_NaN();
   double images_per_s = std::numeric_limits<double>::quiet_NaN();
   double sent_bytes = std::numeric_limits<double>::quiet_NaN();      // of all ranks
-  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // training waited
-  double bits_per_value = std::numeric_limits<double>::quiet_NaN();  // of codecs with a rate
+  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // while training waited
+  double bits_per_value = std::numeric_limits<double>::quiet_NaN();  // of codecs with a bit rate
 };
 
 class Console {
@@ -77,8 +77,9 @@ class Console {
                 const std::vector<std::pair<std::string, std::string>>& rows);
   void table(std::string_view title, const TextTable& table);
 
-  // Rewrites the live line; does nothing in other modes, or if the last one was less than 0.1 s
-  // ago. Does not allocate. On a narrow terminal the less important parts are left out.
+  // Rewrites the live line. Does nothing in other modes, or if less than 0.1 s have passed since
+  // the last rewrite. Does not allocate. On a narrow terminal the less important parts are left
+  // out.
   void step(const StepProgress& progress);
   // Prints the permanent line of an epoch, which replaces the live line.
   void epoch(const EpochProgress& progress);

@@ -1,4 +1,5 @@
-// A file of events that TensorBoard reads: numbers of a run by step, and texts about it.
+// A file of events that TensorBoard reads: a run's numbers, each for a training step, and texts
+// about the run.
 //
 // The file is a sequence of records, each with an event:
 //     length of the event   8 bytes, little-endian
@@ -8,8 +9,8 @@
 // masked(c) = (c rotated right by 15) + 0xa282ead8. The first event has the text "brain.Event:2".
 //
 // TensorBoard reads all files of a folder as one run, in the order of their names, which contain
-// the time. After an event "start" with a step it drops what earlier files have from that step on.
-// A run that resumes from a checkpoint writes this event, so no step appears twice.
+// the time. When it finds an event "start" with a step, it drops what earlier files have from that
+// step on. A run that resumes from a checkpoint writes this event, so no step appears twice.
 //
 // Events are collected in memory; save() appends them to the file. Failures throw Error(data) with
 // the file's name. After a save() that failed, the file ends with a whole record, and the next
@@ -47,7 +48,7 @@ class EventFile {
 
   // When the call returns, the events are in the file.
   void save();
-  // Whether to save events that can wait, such as events of steps, now: every ten seconds.
+  // True every ten seconds: it is time to save events that can wait, such as events of steps.
   [[nodiscard]] bool is_save_due() const;
 
  private:

@@ -101,7 +101,8 @@ H5Handle without_locks() {
 
 H5Handle open_hdf5(const std::string& path) {
   struct stat status {};
-  // Opening a pipe would wait for its writer. For a folder or a missing file HDF5 gives the reason.
+  // Refuse pipes, because opening one would wait for its writer. HDF5 itself refuses folders and
+  // missing files, and gives the reason.
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     throw Error(ErrorKind::data, "is not a regular file");
   }
@@ -109,7 +110,8 @@ H5Handle open_hdf5(const std::string& path) {
 }
 
 H5Handle create_hdf5(const std::string& path) {
-  // HDF5 opens by name and follows links, so it is given a name of the file that is already open.
+  // HDF5 opens by name and would follow a link. It therefore gets a name that stands for the open
+  // file itself.
   const FileDescriptor file = open_new_file(path);
   const std::string name = fmt::format("/proc/self/fd/{}", file.get());
   return {DP_CHECK_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
@@ -193,7 +195,8 @@ H5Handle open_attribute(hid_t object, const std::string& name) {
   return {DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose};
 }
 
-// A damaged file may claim any length. No attribute of dptrain has more than one value per rank.
+// A damaged file may claim any length, so the length is limited. No attribute of dptrain has more
+// than one value per rank.
 std::size_t length_of(const H5Handle& attribute) {
   constexpr std::size_t kMost = 1u << 20;
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);

@@ -1,6 +1,6 @@
-// The steps of writing a file so that a kill, a full disk or a loss of power never leaves half of
-// one. whole_file.hpp combines them for a file that is written at once; the run log uses them
-// itself.
+// The single operations of writing a file so that a kill, a full disk or a loss of power never
+// leaves half of a file. whole_file.hpp combines them for a file that is written at once; the run
+// log uses them directly.
 //
 // The functions throw Error(data) with the system's reason, such as "No space left on device". None
 // uses the C library's streams, whose buffers would hide which write failed.

@@ -13,8 +13,8 @@
 namespace dp {
 namespace {
 
-// Each process gets this many numbers: one for itself, one each for the threads compute and
-// exchange, one per bucket, and the last for gatherings, which run beside the buckets.
+// Each process gets this many numbers: one for itself, one each for the threads "compute" and
+// "exchange", one per bucket, and the last one for gatherings, which run beside the buckets.
 constexpr std::size_t kNumbersPerRank = 10'000;
 enum Thread : std::size_t { kCompute, kExchange, kFirstBucket, kGather = kNumbersPerRank - 1 };
 

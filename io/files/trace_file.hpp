@@ -33,8 +33,8 @@ struct TraceInfo {
   std::vector<std::string> layers = {};                         // by TraceEvent::id
   std::vector<std::size_t> bucket_elements = {};
   bool has_gatherings = false;  // TraceKind::gather
-  // The codec of each bucket. Each list applies from a step on, because a warm-up changes codecs.
-  // The first applies from step 0.
+  // The codec of each bucket, from `first_step` on. There may be several lists, because a warm-up
+  // changes codecs. The first list applies from step 0.
   struct Codecs {
     std::uint64_t first_step = 0;
     std::vector<std::string> specs;
@@ -51,7 +51,7 @@ class TraceFile {
   TraceFile& operator=(const TraceFile&) = delete;
 
   // Appends slices of a rank, with times in ns since the trace's zero. Slices of one thread are
-  // nested and sorted by their begin, the longer before the shorter.
+  // nested and sorted by their beginnings. If two begin together, the longer one comes first.
   void append(std::size_t rank, std::span<const TraceEvent> events);
   // Completes the file. Fails if a file has appeared at PATH.
   void close();

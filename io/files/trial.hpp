@@ -2,8 +2,8 @@
 //
 // HDF5's library trusts the contents of a file. On some damaged files it loops for ever or reads
 // foreign memory (1.10.8: it loops if an object of a global heap has length 0). A run must not hang
-// or crash because of a file, so code that reads foreign HDF5 files runs twice: in a child process,
-// and here if the child ended well.
+// or crash because of a file, so code that reads foreign HDF5 files runs twice: first in a child
+// process and, if the child ended well, in this process.
 #pragma once
 
 #include <functional>

@@ -9,17 +9,6 @@
 // Both groups have the attributes epoch (from 0), test_accuracy (a fraction) and test_loss.
 //
 // experiments/weights.py converts between these files and PyTorch's state dicts.
-//
-//     /            attributes: format ("dptrain weights 1"), model, classes, channels, height,
-//     width,
-//                  mean, deviation (of pixels scaled to [0, 1]), dptrain_version
-//     /last/NAME   float32, one data set for each tensor under its torch name, in torch's order
-//                  (OIHW for kernels); running statistics are the means over all ranks
-//     /best/NAME   the same of the epoch with the best test accuracy; the same group as /last if
-//                  that is the last epoch
-// Both groups have the attributes epoch (from 0), test_accuracy (a fraction) and test_loss.
-//
-// experiments/weights.py makes PyTorch's state dicts of such files, and such files of state dicts.
 #pragma once
 
 #include <cstddef>

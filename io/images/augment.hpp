@@ -18,7 +18,7 @@ namespace dp {
 
 // How training images are augmented at random.
 struct AugmentationRule {
-  // alternate: a random half of the images is mirrored in the first epoch, the other half in the
+  // `alternate`: a random half of the images is mirrored in the first epoch, the other half in the
   // next, and so on (Jordan 2024).
   enum class Flip { random, alternate, off };
 
@@ -28,8 +28,8 @@ struct AugmentationRule {
   int cutout = 0;  // the side of a square that is set to the mean (DeVries & Taylor 2017); 0: none
 };
 
-// Whether the rule suits images of that shape: mirrored padding must be narrower than they are, and
-// a cutout must not be larger.
+// Whether the rule suits images of that shape: mirrored padding must be narrower than the images,
+// and a cutout must not be larger than they are.
 [[nodiscard]] bool fits(const AugmentationRule& rule, const ImageShape& shape);
 
 // Converts an augmentation to the form for GPUs.

@@ -30,7 +30,7 @@ struct Layout {
   const char* python_folder;  // the folder of the Python version of the data, which is not read
   const char* class_names_file;
   std::vector<std::string> train_files, test_files;
-  std::size_t label_bytes;  // the last one is the label; CIFAR-100 has a coarse label before it
+  std::size_t label_bytes;  // the last byte is the label; CIFAR-100 has a coarse label before it
   std::size_t classes;
   Normalization normalization;  // the customary values
   [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }

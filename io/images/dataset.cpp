@@ -32,7 +32,7 @@ constexpr DatasetRow kDatasets[] = {
      .is_in = is_image_folder_or_pack},
 };
 
-// With one class every answer is right.
+// Warns if all training images have one class, because a network then learns nothing.
 void warn_of_one_class(Dataset& data) {
   const ImageSource& train = *data.train;
   for (std::size_t i = 1; i < train.count(); ++i) {

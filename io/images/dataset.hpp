@@ -22,18 +22,18 @@ namespace dp {
 
 // How training images of any size are cut (folders and packs).
 enum class CropKind {
-  automatic,  // pad if all images have the network's size, otherwise resized
-  pad,        // prepared as for testing, then padded and cut
+  automatic,  // `pad` if all images have the network's size, otherwise `resized`
+  pad,        // the image is prepared as for testing, then padded and cut
   resized,    // a random part is scaled to the network's size
 };
 
 enum class BadImages { fail, skip };
 
 struct DatasetRequest {
-  std::string data_dir = {};  // the folder with the files, or its parent; built-in sets: empty
-  // The number of images to use; 0: all. Built-in sets make exactly this many, folders spread them
-  // evenly over the list of images (which begins with all images of the first class), others take
-  // the first ones.
+  std::string data_dir = {};  // with the files, or its parent; empty for built-in sets
+  // The number of images to use; 0: all. Built-in sets make exactly this many images. Folders take
+  // images that are spread evenly over their list, because the list begins with all images of the
+  // first class. Other data sets take their first images.
   std::size_t limit_train = 0;
   std::size_t limit_test = 0;
   std::uint64_t seed = 0;   // synthetic: what to draw
@@ -43,11 +43,11 @@ struct DatasetRequest {
   // The rest is for folders and packs.
   std::size_t image_size = 0;  // 0: by the rule in image_folder.hpp
   CropKind crop = CropKind::automatic;
-  double validation_share = 0;  // 0: 0.1 if there are no test images
+  double validation_share = 0;  // 0 stands for 0.1 if there are no test images
   std::uint64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
-  // How the caller will augment training images; nullopt: not at all. Used only to describe it in
-  // texts.
+  // How the caller will augment training images; nullopt: not at all. Only texts that describe the
+  // data set use it.
   std::optional<AugmentationRule> augment = AugmentationRule{};
 
   [[nodiscard]] Normalization normalization(const Normalization& usual) const {
@@ -70,7 +70,7 @@ struct DatasetRow {
   const char* text;  // what it is, for --help
   Dataset (*load)(const DatasetRequest& request);
   // Whether a folder, or the subfolder into which the set's archive unpacks, has the set's files.
-  // Null: the set is built in and reads none.
+  // Null for a built-in set, which reads no files.
   bool (*is_in)(const std::string& folder);
 };
 

@@ -4,18 +4,18 @@
 // An image that cannot be decoded throws BadImage, which says what is wrong: it is empty, cut off,
 // damaged, of another format, or larger than the limits below. The limits keep a false header from
 // taking memory and time. A JPEG whose pixels a decoder would have to guess, such as a file that is
-// cut off, is bad, too. A file with all its pixels is good, however odd: with superfluous bytes
-// between two segments, a wrong field in a scan header, or a PNG without its end or the checksum
-// before it.
+// cut off, is bad, too. A file that has all its pixels is good, however odd it is: it may have
+// superfluous bytes between two segments or a wrong field in a scan header, or be a PNG that is cut
+// off after its last pixel.
 //
 // A progressive JPEG that ends properly after some of its scans is good, too. It may be a
 // deliberate preview; libjpeg and Pillow read it without a warning, with the detail of those scans.
-// But if libjpeg warns about the order of the scans, every bit must be there.
+// But if libjpeg warns about the order of the scans, all scans must be there.
 //
-// Every image becomes red, green and blue: grey is repeated; CMYK and YCCK are converted as in
-// Pillow; of 16 bits per sample the upper 8 are used; palettes are looked up; alpha is dropped; of
-// an animated PNG the first picture is used. Like torchvision, it ignores the orientation in EXIF
-// data.
+// Every image becomes red, green and blue. Grey is repeated. CMYK and YCCK are converted as in
+// Pillow. Of 16 bits per sample the upper 8 are used. Palettes are looked up. Alpha is dropped. Of
+// an animated PNG the first picture is used. The orientation in EXIF data is ignored, as in
+// torchvision.
 #pragma once
 
 #include <cstdint>
@@ -33,17 +33,17 @@ class BadImage : public Error {
   explicit BadImage(const std::string& what) : Error(ErrorKind::data, what) {}
 };
 
-// 2^26 pixels are 8192 x 8192. The largest image of ImageNet-1k has 6.1 x 10^7. The side is
-// limited, too, because a decoder holds some rows.
+// The largest image that is decoded. 2^26 pixels are 8192 x 8192; the largest image of ImageNet-1k
+// has 6.1 x 10^7. The sides are limited, too, because a decoder keeps some whole rows in memory.
 inline constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 26;
 inline constexpr std::uint32_t kMostSide = 65'535;
 inline constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 28;
-// A progressive JPEG may have any number of scans, each of which costs time.
+// Each scan of a progressive JPEG costs time, and the format does not limit their number.
 inline constexpr int kMostScans = 200;
 
-// Interlaced PNGs and JPEGs of several scans are held as a whole while they are decoded. They may
-// take up to kHeldAnyway + kHeldPerByte x file size: a strongly compressed photograph of 50 million
-// pixels takes 50 times its file.
+// Interlaced PNGs and JPEGs of several scans are held in memory as a whole while they are decoded.
+// They may take up to kHeldAnyway + kHeldPerByte x file size. (A strongly compressed photograph of
+// 50 million pixels takes 50 times the size of its file.)
 inline constexpr std::uint64_t kHeldAnyway = std::uint64_t{1} << 26, kHeldPerByte = 64;
 
 enum class ImageFormat : std::uint8_t { jpeg, png };
@@ -80,20 +80,21 @@ class RowSink {
   virtual void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) = 0;
 };
 
-// Decodes at 1 / `denominator` of the size (1, 2, 4 or 8; PNG: only 1), rounded up. Gives the sink
-// the rows of the part `wanted` of the scaled image, with at least its columns. Always decodes to
-// the image's end, so that whether it is bad depends on the file alone. Throws BadImage, even after
-// all rows, and if the image's size differs from the header's.
+// Decodes an image at 1 / `denominator` of its size (1, 2, 4 or 8; PNG: only 1), rounded up. Gives
+// the sink the rows of the part `wanted` of the scaled image, with at least the columns of this
+// part. Always decodes to the image's end, so that the verdict on the image depends on the file
+// alone. Throws BadImage, possibly after the sink has taken all rows, and also if the image's size
+// differs from the header's.
 void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
                  std::uint32_t denominator, const PixelBox& wanted, RowSink& sink);
 
-// An image in memory: four bytes per pixel, as above.
+// An image in memory, with four bytes per pixel as in RowSink::take_row().
 struct DecodedImage {
   PixelBox box;                      // the part of the scaled image that was kept
   std::vector<std::uint8_t> pixels;  // 4 x box.width x box.height; keeps its memory from use to use
 };
 
-// As decode_rows(), into memory.
+// Does the same as decode_rows(), but stores the pixels in memory.
 void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header,
                   std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image);
 

@@ -105,7 +105,8 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
 
 std::size_t EncodedSource::next_of_class(std::size_t index) const {
   if (index + 1 < count() && label(index + 1) == label(index)) return index + 1;
-  // After the last of a class comes its first. Labels never decrease.
+  // The image is the last one of its class, so return the first one. Images of one class
+  // are neighbours, because labels never decrease.
   const auto first = std::partition_point(
       members_.begin(), members_.end(),
       [&](std::uint32_t member) { return index_->images[member].label < label(index); });
@@ -125,8 +126,8 @@ std::vector<std::string> EncodedSource::take_notes() const {
 }
 
 // Hashes names, sizes and labels of all images, and the bytes of kSampled files spread evenly over
-// them, because reading all files would take an epoch. A pack knows all checksums, but must have
-// the same hash as its folder.
+// them, because reading all files would take an epoch. A pack knows the checksums of all images,
+// but it must have the same hash as its folder.
 std::uint64_t EncodedSource::hash_images() const {
   std::uint64_t hash = 0;
   std::string line;

@@ -1,9 +1,9 @@
 // The image source of folders and packs: reads an image's file, decodes it, cuts and scales it.
 //
 // With BadImages::skip, an image that cannot be decoded is replaced by the next image of its class
-// that can be decoded, in the order of the source; the last is followed by the first. The
-// replacement is always the same. The number of samples, their labels and their order therefore do
-// not change. The replacement gets the crop that was drawn for the sample.
+// that can be decoded, in the order of the source. After the last image of the class comes the
+// first. The replacement is always the same. The number of samples, their labels and their order
+// therefore do not change. The replacement gets the crop that was drawn for the sample.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 namespace dp {
 
 struct EncodedSourceOptions {
-  bool has_resized_crop = false;  // in training; false: the caller shifts
+  bool has_resized_crop = false;  // cut a random part in training; false: the caller shifts
   std::uint32_t short_side = 0;   // scale the shorter side to this, then cut the centre
   BadImages bad_images = BadImages::fail;
 };
@@ -40,8 +40,8 @@ class EncodedSource final : public ImageSource {
     return options_.bad_images == BadImages::skip;
   }
 
-  // Copies the knowledge of which images could not be decoded from another source of the same
-  // members. They are not noted a second time.
+  // Marks the images that another source of the same members could not decode. The notes about them
+  // are not repeated.
   void take_bad_images_of(const EncodedSource& other);
 
   [[nodiscard]] const IndexedImage& image(std::size_t index) const;

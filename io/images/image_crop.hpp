@@ -1,8 +1,8 @@
 // The part of an image that the network sees.
 //
 // Training, resized: torchvision's RandomResizedCrop with scale 0.08 to 1 and ratio 3/4 to 4/3. The
-// area and the logarithm of the ratio are drawn uniformly, up to ten times until the part fits;
-// then the largest central part with an allowed ratio is used.
+// area and the logarithm of the ratio are drawn uniformly. If the part does not fit into the image,
+// they are drawn again; after ten draws the largest central part with an allowed ratio is used.
 // Testing: the shorter side is scaled to 256/224 of the network's size, rounded down, and the
 // centre is cut out (torchvision's Resize and CenterCrop). An image that already has the network's
 // size is used as it is.

@@ -51,7 +51,7 @@ Members all_of(const ImageTree& tree) {
   return members;
 }
 
-// Takes a share of each class for testing: at least one image, and never the last one.
+// Takes a share of each class for testing: at least one image, but never all of them.
 Parts divide(const ImageTree& tree, double share, std::uint64_t seed) {
   const ImageIndex& index = *tree.index;
   Parts parts = {{tree, {}}, {tree, {}}};
@@ -281,7 +281,8 @@ Normalization measure_normalization(const ImageSource& source, std::size_t threa
     const double variance = std::max(static_cast<double>(squares) / count - mean * mean, 0.0);
     const auto digits = [](double value) { return std::nearbyint(value / 255 * 1e4) / 1e4; };
     measured.mean[c] = static_cast<float>(digits(mean));
-    // Images of a single colour have no deviation, and the network's input is divided by it.
+    // The network's input is divided by the deviation, which is 0 if all images have a single
+    // colour.
     measured.deviation[c] = static_cast<float>(std::max(digits(std::sqrt(variance)), 1e-3));
   }
   return measured;

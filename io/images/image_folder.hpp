@@ -5,7 +5,7 @@
 // to 64 pixels; otherwise 224.
 // Training: if all images have the network's size, they are shifted by up to 4 pixels
 // (augment.hpp); otherwise a random part is scaled to it (image_crop.hpp). Testing: image_crop.hpp.
-// Test images: the folder val, or test. Without either, a share of each class is taken from the
+// Test images: the folder "val" or "test". Without either, a share of each class is taken from the
 // training images: the images with the smallest hashes of (split seed, class and name), so every
 // run and every host takes the same ones.
 // Normalisation: as given; otherwise the mean and deviation of up to 1,000 training images, spread
@@ -27,8 +27,8 @@ inline constexpr std::size_t kMeasuredImages = 1'000;
 inline constexpr double kUsualValidationShare = 0.1;
 
 // Mean and deviation of all pixels of up to kMeasuredImages images, rounded to the 4 digits that
-// are printed. Images that cannot be decoded are replaced or throw, as the source's `bad_images`
-// says.
+// are printed. If an image cannot be decoded, the source's `bad_images` decides whether it is
+// replaced or the call throws.
 [[nodiscard]] Normalization measure_normalization(const ImageSource& source, std::size_t threads);
 
 }  // namespace dp

@@ -50,8 +50,8 @@ struct ImageIndex {
 class EncodedImages {
  public:
   virtual ~EncodedImages() = default;
-  // Assigns the whole file. Throws Error(data) if it cannot be read, and BadImage if it differs
-  // from the index.
+  // Assigns the whole file to `bytes`. Throws Error(data) if the file cannot be read, and BadImage
+  // if it differs from the index.
   virtual void read(const ImageIndex& index, const IndexedImage& image,
                     std::vector<std::uint8_t>& bytes) const = 0;
   // XXH3 of the whole file. Throws as read() does.
@@ -71,7 +71,7 @@ struct ImageTree {
   std::vector<std::string> notes = {};  // a sentence each about what was skipped
 };
 
-// The images with a good header, by their numbers in the index, and the bad ones with the reasons.
+// The result of scan_headers(): which images have a good header, and what is wrong with the others.
 struct HeaderScan {
   std::vector<std::uint32_t> good;
   std::vector<std::string> bad;  // "DIR/train/cat/1.jpg: is empty"

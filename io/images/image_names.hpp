@@ -9,15 +9,15 @@
 
 namespace dp {
 
-// The suffixes that torchvision's ImageFolder takes, in any case.
+// Whether the name has a suffix that torchvision's ImageFolder accepts, in upper or lower case.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 
-// Whether a file or folder is hidden, or kept by a system or program beside the user's files:
-// ._1.jpg and __MACOSX come with archives from a Mac, @eaDir holds a NAS's thumbnails, ~$1.jpg is
-// the lock of an open document.
+// Whether a file or folder is hidden, or kept by a system or program beside the user's files.
+// Examples: ._1.jpg and __MACOSX come with archives from a Mac, @eaDir holds the thumbnails of a
+// NAS, and ~$1.jpg is the lock of an open document.
 [[nodiscard]] bool is_of_system(std::string_view name);
 
-// Changes only ASCII letters.
+// Converts ASCII letters to lower case and leaves all other bytes as they are.
 [[nodiscard]] char in_lower_case(char letter);
 [[nodiscard]] std::string in_lower_case(std::string_view name);
 

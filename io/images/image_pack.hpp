@@ -6,14 +6,14 @@
 //     /train, /val, /test, or /all (a folder that is not divided): groups with
 //       folders        uint8: "cat", "cat/2019", ...; relative paths, each ended by a zero byte
 //       names          uint8: the files' names in order, each ended by a zero byte
-//       folder         uint32 by image: its folder
-//       label          int32 by image: its class
-//       size           uint32 by image: its bytes
-//       place          uint64 by image: its first byte in `bytes`
-//       checksum       uint64 by image: XXH3 of its bytes
-//       header         uint32 by image and column: width, height, format, kinds. Formats: 0
-//                      JPEG, 1 PNG. Kinds, added up: 1 grey, 2 CMYK, 4 16 bits, 8 palette, 16
-//                      alpha, 32 animated
+//       folder         uint32 per image: the index of its folder
+//       label          int32 per image: the index of its class
+//       size           uint32 per image: the number of its bytes
+//       place          uint64 per image: the offset of its first byte in `bytes`
+//       checksum       uint64 per image: XXH3 of its bytes
+//       header         four uint32 per image: width, height, format, kinds. Formats: 0 JPEG, 1 PNG.
+//                      Kinds are added up: 1 grey, 2 CMYK, 4 16 bits, 8 palette, 16 alpha, 32
+//                      animated
 //       bytes          uint8, contiguous: the files, one behind the other
 //
 // Since `bytes` is contiguous, readers take the bytes directly from the file, without HDF5, so any

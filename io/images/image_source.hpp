@@ -19,10 +19,10 @@ namespace dp {
 
 // The changes to one image; the default leaves it as it is.
 struct Augmentation {
-  int shift_x = 0;  // the window's left edge in the image; outside the image it is black
+  int shift_x = 0;  // the window's left edge in the image; the window is black outside the image
   int shift_y = 0;
   bool is_flipped = false;
-  bool is_reflected = false;  // outside the image is its mirror image instead
+  bool is_reflected = false;  // outside the image, the window shows the image's mirror image
   // A square of the result that is set to the data set's mean; cut_side 0: none.
   int cut_x = 0, cut_y = 0, cut_side = 0;
   // For a source that cuts out a random part of an image of any size and scales it: 64 random bits
@@ -64,19 +64,20 @@ class ImageSource {
   // augmentation that is cheaper before the image has its final size, and returns the rest.
   //
   // `scratch` is memory that the calling thread owns and keeps from call to call; the source may
-  // enlarge it. The bytes lie there or in the source's own memory, and are valid until the thread's
-  // next call. Throws Error(data) for an image that cannot be read.
+  // enlarge it. The image's bytes lie in `scratch` or in the source's own memory, and are valid
+  // until the thread's next call. Throws Error(data) for an image that cannot be read.
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
-  // Events since the last call that the user should know, a sentence each: images that could not be
-  // read and were replaced.
+  // Returns what the user should know about events since the last call, a sentence each: images
+  // that could not be read and were replaced.
   [[nodiscard]] virtual std::vector<std::string> take_notes() const { return {}; }
   // Whether take_notes() may ever return any.
   [[nodiscard]] virtual bool may_have_notes() const noexcept { return false; }
 
   // The 64-bit XXH3 hash of everything that training sees: names, size, normalisation, labels and
-  // pixels. For images in files: names and sizes of all, and the bytes of some hundred files.
+  // pixels. If the images are files, it covers the names and sizes of all files and the bytes of
+  // some hundred of them instead of all pixels.
   [[nodiscard]] std::uint64_t content_hash() const;
 
  protected:

@@ -23,7 +23,7 @@ void ImageSurvey::add(const ImageIndex& index, const std::vector<std::uint32_t>&
     alpha += h.kinds.has_alpha ? 1 : 0;
     animated += h.kinds.is_animated ? 1 : 0;
     const std::string_view name = index.name_of(image);
-    const char last = name.back();  // of .png, or of .jpg and .jpeg, or of another suffix
+    const char last = name.back();  // of .png, but also of .jpg and .jpeg
     const bool looks_like_png = name.size() > 4 && (name[name.size() - 3] | 32) == 'p' &&
                                 (name[name.size() - 2] | 32) == 'n' && (last | 32) == 'g';
     misnamed += looks_like_png == (h.format == ImageFormat::png) ? 0 : 1;

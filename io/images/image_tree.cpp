@@ -4,8 +4,8 @@
 // index. Nothing is opened yet: FolderFiles opens an image when its header or its bytes are read.
 //
 // Links make the tree a graph. The Lister keeps the chain of folders above the current one and
-// skips a folder that is in it; searches for any file keep the set of all folders that they have
-// entered.
+// skips a folder that is in this chain. has_file() and is_image_folder() keep the set of all
+// folders that they have entered.
 #include "io/images/image_tree.hpp"
 
 #include <fcntl.h>
@@ -184,7 +184,8 @@ class Lister {
         index_.names += '\0';
       }
     }
-    // The sampler and the augmentation number images with 32 bits.
+    // Check that the count fits into 32 bits, because the sampler and the augmentation use such
+    // numbers.
     static_cast<void>(checked_cast<std::uint32_t>(index_.images.size()));
     return index_.images.size() - before;
   }
@@ -323,7 +324,7 @@ void FolderFiles::read_header(const ImageIndex& index, IndexedImage& image,
 bool is_image_folder(const std::string& folder) {
   const fs::path train = fs::path(folder) / "train";
   const fs::path root = is_folder(train) ? train : fs::path(folder);
-  constexpr int kMostEntries = 1'000'000;  // a second or two
+  constexpr int kMostEntries = 1'000'000;  // this takes a second or two
   int count = 0;
   std::vector<fs::path> waiting = {root};
   std::set<Place> entered;

@@ -4,9 +4,9 @@
 //     DIR/cat/1.jpg ...                                  one tree, to be divided
 //
 // The folders of the first level are the classes, in the order of their names' bytes. Images may
-// lie deeper. A file is an image if its name has a suffix that torchvision accepts (.jpg, .jpeg,
-// .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm, in any case). Other files are skipped and
-// counted.
+// lie deeper. A file is an image if its name has a suffix that torchvision accepts, in upper or
+// lower case (.jpg, .jpeg, .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm). Other files are
+// skipped and counted.
 //
 // Unlike torchvision, this also skips and counts files and folders that are hidden (their names
 // begin with a dot) or made by a system (__MACOSX, Thumbs.db, @eaDir, ...), because they are
@@ -15,8 +15,9 @@
 //
 // Every class must have a training image; it may have no test images.
 //
-// A folder with other parts (train with valid but no val or test; val without train) is refused.
-// Otherwise all of it would be trained on, or a share of train would be the test images.
+// A folder with other parts is refused: "train" with "valid" but without "val" and "test", or "val"
+// without "train". Otherwise all of it would be trained on, or a share of "train" would be the test
+// images.
 #pragma once
 
 #include <string>
@@ -47,9 +48,9 @@ class FolderFiles final : public EncodedImages {
 // image, or after a million entries without one.
 [[nodiscard]] bool is_image_folder(const std::string& folder);
 
-// The parts of a folder: train with val or test (val if both exist); or train alone; or one part
-// without a name, the folder itself. The headers are not read yet. Both parts have the classes of
-// train. Throws SettingError(data).
+// The parts of a folder: "train" with "val" or "test" ("val" if both exist), or "train" alone, or
+// one part without a name, the folder itself. The headers are not read yet. Both parts have the
+// classes of "train". Throws SettingError(data).
 [[nodiscard]] std::vector<ImageTree> list_image_folder(const std::string& folder);
 
 }  // namespace dp

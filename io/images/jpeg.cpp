@@ -18,8 +18,9 @@
 namespace dp::jpeg {
 namespace {
 
-// libjpeg calls back instead of ending the program, and we jump out of it. The function that calls
-// libjpeg must therefore hold no object with a destructor.
+// When libjpeg finds an error, it calls back instead of ending the program, and the callback leaves
+// libjpeg by longjmp(). The function that calls libjpeg must therefore hold no object with a
+// destructor.
 struct Exit {
   jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it points to the whole
   std::jmp_buf jump;
@@ -38,7 +39,7 @@ struct Exit {
   std::longjmp(exit->jump, 1);
 }
 
-// Warnings have level -1. Warnings that leave every pixel as the file has it are ignored.
+// Warnings have level -1. Warnings that do not affect any pixel are ignored.
 void judge_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   auto* exit = reinterpret_cast<Exit*>(info->err);
@@ -52,8 +53,9 @@ void judge_message(j_common_ptr info, int level) {
     case JWRN_TOO_MUCH_DATA:
       return;
     case JWRN_BOGUS_PROGRESSION: {
-      // The order of scans is unusual: AC before DC (reported for coefficient 0), or whole values a
-      // second time. But if a scan refines bits that have not come, a scan is lost.
+      // The order of scans is unusual. Two cases are harmless if all scans come in the end: AC
+      // before DC, which is reported for coefficient 0, and whole values that come a second time.
+      // But if a scan refines bits that have not come, an earlier scan is lost.
       const bool is_early_ac = reader->Ss != 0 && info->err->msg_parm.i[1] == 0;
       if (reader->Ah != 0 && !is_early_ac) leave(info);
       exit->may_lack_scans = true;
@@ -141,7 +143,7 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
   info.out_color_space = is_cmyk ? JCS_CMYK : JCS_EXT_RGBX;
   info.scale_num = 1;
   info.scale_denom = job.denominator;
-  jpeg_start_decompress(&info);  // reads all scans of a file with several
+  jpeg_start_decompress(&info);  // if the file has several scans, reads all of them
 
   JDIMENSION x = job.wanted.x, width = job.wanted.width;
   const JDIMENSION right = std::min<JDIMENSION>(x + width + kMarginColumns, info.output_width);

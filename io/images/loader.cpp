@@ -26,8 +26,9 @@ constexpr std::size_t kPieceImages = 16;
 
 }  // namespace
 
-// Below, "step i" means batch number i of an epoch: part i % parts of step i / parts. It lives in
-// slots[i % slots.size()] and consists of `pieces` pieces, from number i * pieces on.
+// Below, "step i" means batch number i of an epoch, that is, part i % parts of training step
+// i / parts. It lives in slots[i % slots.size()] and consists of `pieces` pieces, from number
+// i * pieces on.
 //
 // Threads claim pieces in order. A piece may be claimed once the previous batch in its slot was
 // given back. `mutex` guards all numbers, including a slot's. A piece's images and labels belong to
@@ -36,7 +37,7 @@ constexpr std::size_t kPieceImages = 16;
 struct Loader::State {
   struct Slot {
     std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
-    float* images = nullptr;  // either these, or for raw batches bytes and crops
+    float* images = nullptr;  // null for raw batches, which have bytes and crops
     std::uint8_t* bytes = nullptr;
     ImageCrop* crops = nullptr;
     std::int32_t* labels = nullptr;
@@ -56,8 +57,8 @@ struct Loader::State {
   std::size_t largest = 0;  // samples that a slot has room for
 
   std::mutex mutex;
-  std::condition_variable work;   // for the threads: a piece may be claimed, or stop
-  std::condition_variable ready;  // for the reader: a batch is ready, or no thread is busy
+  std::condition_variable work;   // wakes the threads: a piece may be claimed, or stop
+  std::condition_variable ready;  // wakes the reader: a batch is ready, or no thread is busy
   Augmentation view = {};         // the augmentation of images if it is not random
   std::size_t claimed = 0;        // pieces below it were claimed
   std::size_t released = 0;       // batches below it were given back
@@ -304,7 +305,8 @@ const Batch& Loader::next() { return state_->next(); }
 bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
   const State::Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
-  // With a single slot, is_ready may be set for the batch that the caller still holds.
+  // With a single slot, the caller still holds that slot's batch, so is_ready may belong to this
+  // batch.
   return state_->wanted < state_->end && state_->claimed > state_->wanted * state_->pieces &&
          slot.is_ready && state_->slots.size() > 1;
 }

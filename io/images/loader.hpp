@@ -31,12 +31,12 @@ struct LoaderOptions {
   std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each part is one Batch
   Shares shares = {};             // of the ranks
   std::size_t largest_batch = 0;  // the most samples that set_batch() will need; 0: as now
-  std::uint64_t seed = 0;         // of permutation and augmentation
+  std::uint64_t seed = 0;         // for permutation and augmentation
   SampleOrder order = SampleOrder::shuffled;                     // in_order for evaluation
   std::optional<AugmentationRule> augment = AugmentationRule{};  // nullopt: no random change
   std::size_t threads = 1;                                       // at least 1
   std::size_t buffers = 0;  // 0: two more than the threads can fill at once
-  bool is_raw = false;      // Batch::bytes and crops instead of images
+  bool is_raw = false;      // batches have bytes and crops instead of images
   // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
   std::function<void(std::size_t step)> on_step =
@@ -52,7 +52,8 @@ struct Batch {
   std::size_t global_samples = 0;        // of all ranks, in all parts
   std::size_t step = 0;                  // within the epoch
   std::size_t part = 0;                  // of the step
-  // Image k of this batch is image first_image + k * image_stride of the step, over all ranks.
+  // Image k of this batch is image first_image + k * image_stride of the step's images on all
+  // ranks.
   std::size_t first_image = 0, image_stride = 1;
 };
 
@@ -73,9 +74,9 @@ class Loader {
   // LoaderOptions::largest_batch.
   void set_batch(std::size_t global_batch, std::size_t parts);
 
-  // Changes the shares, from the batch after the one that next() returned last; that one becomes
-  // invalid. Batches that threads have already filled are filled again. Allocates memory if a batch
-  // is larger than any before.
+  // Changes the shares, from the batch after the one that next() returned last. That last batch
+  // becomes invalid. Later batches that threads have already filled are filled again. Allocates
+  // memory if a batch is larger than any before.
   void set_shares(const Shares& shares);
 
   // Sets the augmentation of every image in the next epochs, if options.augment is nullopt; call it
@@ -86,8 +87,8 @@ class Loader {
   // becomes invalid. In a resumed epoch next() returns first_step first.
   void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
 
-  // Returns the next batch, valid until the following next() or start_epoch(). Call it steps() x
-  // parts() times per epoch, fewer by first_step x parts(). Waits if the threads are not ready.
+  // Returns the next batch, valid until the following next() or start_epoch(). An epoch has
+  // (steps() - first_step) x parts() batches. Waits if the threads are not ready.
   const Batch& next();
   // Whether next() would return at once.
   [[nodiscard]] bool is_ready() const;

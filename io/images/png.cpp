@@ -42,7 +42,8 @@ void give_bytes(png_structp reader, png_bytep target, std::size_t count) {
   job->at += count;
 }
 
-// Holds no object with a destructor, because libpng jumps out of it; returns false if it has.
+// Must hold no object with a destructor, because libpng leaves it by longjmp() when it finds an
+// error. Returns false in this case.
 bool run(Job& job, png_structp reader, png_infop info) {
   if (setjmp(png_jmpbuf(reader)) != 0) return false;
   png_set_read_fn(reader, &job, give_bytes);

@@ -37,8 +37,8 @@ void Resampler::Axis::plan(std::uint32_t input, std::uint32_t size, std::uint32_
       scratch[static_cast<std::size_t>(x - low)] = w;
       sum += w;
     }
-    // If the last taps would lie outside, the first one moves back; the taps that this adds have
-    // weight 0.
+    // If the last taps would lie outside the image, the first tap moves towards the image's
+    // beginning. The additional taps have weight 0.
     const int start = std::min(low, static_cast<int>(input - taps));
     first[i] = static_cast<std::uint32_t>(start);
     for (int x = low; x < high; ++x) {

@@ -24,8 +24,8 @@ struct Resampling {
 // whole image.
 class Resampler final : public RowSink {
  public:
-  // To scale an image, call prepare(), then take_row() for all rows of what.source (it ignores
-  // others), then finish(), which writes cut.width x cut.height pixels to `planar`, one channel
+  // To scale an image, call prepare(), then take_row() for all rows of what.source (other rows are
+  // ignored), then finish(), which writes cut.width x cut.height pixels to `planar`, one channel
   // after the other.
   void prepare(const Resampling& what);
   void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override;

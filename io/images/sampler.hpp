@@ -39,7 +39,7 @@ class Sampler {
 
   // Draws the epoch's permutation; allocates nothing.
   void start_epoch(std::uint64_t epoch);
-  // Set the size and the division of steps from now on.
+  // Set the batch size and the ranks' shares of all later steps.
   void set_batch(std::size_t global_batch, std::size_t parts);
   void set_shares(Shares shares) { options_.shares = std::move(shares); }
 

@@ -8,8 +8,8 @@
 // W the sum of the weights. A step of W images is thus divided exactly by the weights. The
 // arithmetic is exact, so all machines get the same division.
 //
-// A rank computes its share in `parts` (gradient accumulation). Even shares: part j holds the
-// images that rank j P + r of P x parts ranks would have. Uneven shares: the block is divided
+// With gradient accumulation, a rank computes its share in `parts` parts. Even shares: part j holds
+// the images that rank j P + r of P x parts ranks would have. Uneven shares: the block is divided
 // evenly, in order.
 #pragma once
 

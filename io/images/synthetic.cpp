@@ -44,9 +44,9 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-// A unit vector at an angle of about `degrees`. It uses Bhaskara's rational sine (within 0.2
-// percent) instead of the library's, whose last bit differs between systems. The length is then
-// exact.
+// A unit vector at an angle of about `degrees`. The sine is Bhaskara's rational one (within 0.2
+// percent), because the last bit of the library's sine differs between systems. The error changes
+// only the angle: the length is normalised to 1.
 Point direction(float degrees) {
   const auto sine = [](float d) {
     while (d < 0) d += 360;
@@ -157,7 +157,7 @@ using Canvas = std::array<float, kImageBytes>;
 
 void paint_ground(Canvas& canvas, const Colour& ground, Draws& draw) {
   const Point slope_axis = direction(draw.range(0, 360));
-  const Colour slope = draw.colour(-1.2f, 1.2f);  // brightness a pixel
+  const Colour slope = draw.colour(-1.2f, 1.2f);  // brightness per pixel
   for (std::size_t c = 0; c < kColours; ++c) {
     for (int y = 0; y < kSide; ++y) {
       for (int x = 0; x < kSide; ++x) {

@@ -1,11 +1,12 @@
 // The built-in data set: ten classes of drawn shapes and textures, 32x32 pixels, in colour, with
 // noise.
 //
-// Six shapes (disc, ring, square, diamond, triangle, cross) and four textures (flat stripes, steep
-// stripes, checker, dots) at random places, sizes and angles, in random colours on a random ground,
-// partly hidden and noisy. Some classes resemble each other on purpose: disc and ring, square and
-// diamond, the two stripes, checker and dots. A horizontal flip changes no class. Colours carry no
-// label, so a linear classifier is poor. Classes are balanced: image i shows class i mod 10.
+// The classes are six shapes (disc, ring, square, diamond, triangle, cross) and four textures (flat
+// stripes, steep stripes, checker, dots). They appear at random places, sizes and angles, in random
+// colours on a random ground, partly hidden and noisy. Some classes resemble each other on purpose:
+// disc and ring, square and diamond, the two stripes, checker and dots. A horizontal flip changes
+// no class. Colours carry no label, so a linear classifier is poor. Classes are balanced: image i
+// shows class i mod 10.
 //
 // Image i of a split is a pure function of (seed, split, i) that uses only +, -, *, / and square
 // roots, so every machine draws the same bytes.

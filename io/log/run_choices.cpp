@@ -49,8 +49,8 @@ std::vector<Row> read_columns(
   return rows;
 }
 
-// Each change has a row for every rank, in order. Returns no changes if any change has another
-// number of ranks than `ranks`, because the run resumed with other ranks.
+// Each change has a row for every rank, in order. Returns no changes if any change has rows for
+// more or fewer than `ranks` ranks, because the run was then resumed with another number of ranks.
 std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_bytes,
                                                  std::size_t ranks) {
   struct Row {
@@ -80,8 +80,8 @@ std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_
   return changes;
 }
 
-// Steps without planned bits, such as a warm-up's, become 0. Returns an empty list if a step is
-// missing from the table or if no step has any.
+// Steps without planned bits, such as those of a warm-up, get the value 0. Returns an empty list if
+// a step is missing from the table or if no step has planned bits.
 std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
   struct Row {
     std::int64_t step;

@@ -1,6 +1,6 @@
 // The choices that a run made by measurement, and the kind of run that it was. They are read from
-// its log (run_log.hpp), finished or not, so that another run can check that they fit it and repeat
-// them.
+// the run's log (run_log.hpp), finished or not, so that another run can check whether the choices
+// fit it, and repeat them.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct RunChoices {
   std::string exchange_path;  // "device" or "host"; empty without a GPU
   std::size_t bucket_bytes = 0;
   // The planned bits per value of each step, from the first step on; 0 if a step has none. They
-  // record what a rate that followed the link chose. Empty unless the log has every step
-  // (--log-steps 1).
+  // record the choices of a codec whose bits followed the link's bandwidth. Empty unless the log
+  // has every step (--log-steps 1).
   std::vector<double> planned_bits;
   // The number of steps between two exchanges, for each epoch, joined by commas. Empty if it was
   // not chosen by measurement.

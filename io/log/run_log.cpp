@@ -135,7 +135,7 @@ struct RunLog::State {
   ~State() {
     try {
       if (!is_closed && has_changes()) save();
-    } catch (...) {  // the file is as it was
+    } catch (...) {  // the file is unchanged
     }
   }
 

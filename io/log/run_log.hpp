@@ -2,8 +2,8 @@
 // cost.
 //
 // Only rank 0 writes it. Rows and attributes are collected in memory; save() puts them into the
-// file. Whatever ends the process, and wherever in save() that happens, any reader understands the
-// file, and it has every row of the last save() that returned. A reader that opens it while the run
+// file. Even if the process is killed in the middle of a save(), any reader understands the file,
+// and it has every row of the last save() that returned. A reader that opens the file while the run
 // goes on (h5py, pandas, HDFView) sees the same. An existing file is never overwritten.
 // run_log_file.hpp describes how this works.
 //
@@ -62,10 +62,10 @@ class RunLog {
   // attributes are set from `info`, except started_at and the attributes that set_attribute()
   // added. /sessions gets a new row.
   //
-  // The path "auto" stands for the log's earlier path. If `path` holds the same run's log, the log
-  // is replaced. If it holds another file, that file is renamed if `path` is the log's earlier path
-  // or the log is lost; otherwise this is an error. The file is written by the first save(), so a
-  // disk that fails before does not end the run.
+  // The path "auto" stands for the log's earlier path. If `path` holds the same run's log, that log
+  // is replaced. If `path` holds another file, this is an error, unless `path` is the log's earlier
+  // path or the log is lost; then the other file is renamed. The new file is written by the first
+  // save(), so a disk that fails before does not end the run.
   [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
                                      const RunInfo& info);
 
@@ -100,8 +100,8 @@ class RunLog {
 
   // When the call returns, all rows and attributes are on the disk.
   void save();
-  // Whether to save rows that can wait, such as rows of steps, now. At most once a second, and
-  // seldom enough that such saves take less than 1 % of the time.
+  // Whether it is time to save rows that can wait, such as rows of steps. True at most once a
+  // second, and so seldom that these saves take less than 1 % of the time.
   [[nodiscard]] bool is_save_due() const;
 
   // The bytes of a file with all rows and attributes, including unsaved ones.

@@ -7,7 +7,7 @@
 namespace dp {
 namespace {
 
-// Drops the rows of a table whose `column` is `first` or more.
+// Drops those rows of a table in which `column` is at least `first`.
 void cut(LogTable& table, const char* column, std::int64_t first) {
   std::vector<std::byte> kept;
   for (std::size_t row = 0; row < table.count(); ++row) {
@@ -18,7 +18,7 @@ void cut(LogTable& table, const char* column, std::int64_t first) {
   table.rows = std::move(kept);
 }
 
-// Adds, as empty tables, those that an earlier dptrain did not write.
+// Adds the tables that an earlier version of dptrain did not write, without rows.
 void add_later_tables(LogContents& log) {
   for (const std::size_t later : {LogTable::kTensors, LogTable::kShares}) {
     const auto place = log.tables.begin() + static_cast<std::ptrdiff_t>(later);

@@ -1,8 +1,8 @@
 // Saves a run log's contents (run_log_image.hpp) to its file.
 //
-// save() works in one of two ways. It writes a new file beside the log and renames it. Or, if the
-// file has room for the new rows, it writes them in place, waits until they are on the disk, and
-// then raises the tables' lengths. Only the second way is cheap for a long log.
+// save() works in one of two ways. Either it writes a new file beside the log and renames it. Or,
+// if the file has room for the new rows, it writes the rows in place, waits until they are on the
+// disk, and then raises the tables' lengths. Only the second way is cheap for a long log.
 #pragma once
 
 #include <chrono>

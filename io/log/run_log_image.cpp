@@ -10,7 +10,7 @@ namespace dp {
 namespace {
 
 constexpr hsize_t kLeastChunkRows = 1'024;
-// In a longer table the last chunk has room for up to a quarter of the table's rows. The file is
+// In a longer table, every chunk has room for a quarter of the table's rows or more. The file is
 // therefore laid out anew only each time that a table has grown by about a quarter.
 constexpr hsize_t kMostChunks = 4;
 constexpr std::size_t kMemoryStep = 1u << 20;  // HDF5 grows the image in steps of this size
@@ -27,7 +27,8 @@ hid_t native_type(LogType type) {
   throw_error(ErrorKind::internal, "no HDF5 type for a column of type {}", static_cast<int>(type));
 }
 
-// The HDF5 type of a LogTable's rows. If `of`, a file's type, is given: only the columns it has.
+// The HDF5 type of a LogTable's rows. If a file's row type is given as `of`, the result has only
+// the columns that the file has.
 H5Handle row_type(const LogTable& table, hid_t of = H5I_INVALID_HID) {
   H5Handle type(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, table.row_bytes())), H5Tclose);
   std::size_t offset = 0;
@@ -114,7 +115,7 @@ const LogGroup& LogContents::group(const std::string& name) const {
 
 LogImage::LogImage(const LogContents& contents) {
   const H5Handle access = in_memory(kMemoryStep);
-  // The name is not a file's.
+  // HDF5 requires a name, but no file with this name is created.
   file_ = {DP_CHECK_HDF5(H5Fcreate("run log", H5F_ACC_TRUNC, H5P_DEFAULT, access.get())), H5Fclose};
   for (const LogGroup& group : contents.groups) {
     if (!group.name.empty()) {

@@ -38,9 +38,9 @@ struct TimesAndBytes {
   // log, liveness notices. Only the sample for the delivered sums' error is counted elsewhere, in
   // EpochRow::sample_bytes.
   std::int64_t control_bytes = 0;
-  // With batch normalisation over the images of all ranks: how long layers waited for other ranks'
-  // statistics (part of exposed_comm_s), and the bytes of these statistics (not part of
-  // sent_bytes).
+  // For batch normalisation over the images of all ranks: the time for which layers waited for
+  // other ranks' statistics (part of exposed_comm_s), and the bytes of these statistics (not part
+  // of sent_bytes).
   double statistics_s = 0;
   std::int64_t statistics_bytes = 0;
 };
@@ -57,16 +57,16 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
-  // The relative error of one step's sums against the exact sums, on a sample, and the bytes that
-  // the sample took (not part of sent_bytes).
+  // For the sums of one step, on a sample of the values: their relative error against the exact
+  // sums, and the bytes that the sample took (not part of sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
-  // In the same step, the fraction of sampled values beyond the largest that their codec can send.
+  // In the same step, the fraction of sampled values that are too large for their codec.
   double saturation = kNotMeasured;
   std::int64_t exchanges = 0;  // of gradients: one per step or per round
   // The bytes that the ranks have sent since the last row, including acknowledgements and the
-  // headers of TCP, IP and Ethernet. Measured on TCP connections, otherwise computed from the
-  // messages (attribute wire_bytes_are).
+  // headers of TCP, IP and Ethernet. They are measured on the TCP connections if possible,
+  // otherwise computed from the messages. The attribute wire_bytes_are says which.
   double wire_bytes = kNotMeasured;
 };
 
@@ -85,15 +85,16 @@ struct BucketRow {
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
   double delivered_relative_error = kNotMeasured, saturation = kNotMeasured;  // as in EpochRow
   // From a sample of encodes: the norm of the residual divided by the norm of the gradient, and the
-  // mean number of steps that a residual waits.
+  // mean number of training steps for which a residual waits.
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
 // A tensor of which at least one exchange of the epoch delivered nothing.
 struct TensorRow {
-  std::int64_t epoch = 0, tensor = 0, elements = 0;  // an index into the attribute tensor_names
-  // Numbers of exchanges. waiting: at the end of the epoch, since any part of the tensor was last
-  // delivered. longest_wait: the longest wait that ended in this epoch or lasts at its end.
+  std::int64_t epoch = 0, tensor = 0, elements = 0;  // tensor: an index into tensor_names
+  // Both count exchanges. `waiting` is the number of exchanges, at the end of the epoch, since any
+  // part of the tensor was last delivered. `longest_wait` is the longest wait that ended in this
+  // epoch or was not over at its end.
   std::int64_t waiting = 0, longest_wait = 0;
 };
 
@@ -109,22 +110,23 @@ struct StepRow {
   double learning_rate = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, other_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
-  // For codecs with a rate (ecq:bits=, ecq:error=, auto): bits per value as planned, as sent on the
-  // way to the sum, and as sent of the sum; the quantiser steps chosen for these two. For auto also
-  // rank 0's link rate, and the bits per value that its link would hide.
+  // For codecs whose bits per value vary ("ecq:bits=", "ecq:error=", "auto"). The first three are
+  // bits per value: as planned, as sent on the way to the sum, and as sent for the sum itself. The
+  // next two are the quantiser's step sizes on these two ways. The last two are only for "auto":
+  // the bandwidth of rank 0's link, and the bits per value that this link can transfer without
+  // delaying the step.
   double planned_bits = kNotMeasured, partial_bits = kNotMeasured, total_bits = kNotMeasured;
   double partial_step = kNotMeasured, total_step = kNotMeasured;
   double link_bytes_per_s = kNotMeasured, hidden_bits = kNotMeasured;
   // The last measurement of rank 0's encodes: the relative error, and the norm of the residual
-  // divided by the norm of the gradient. If the latter is too large, the guard multiplies the bits
-  // by guard_factor.
+  // divided by the norm of the gradient. If this ratio is too large, the guard multiplies the
+  // bits by guard_factor.
   double relative_error = kNotMeasured, residual_growth = kNotMeasured;
   double guard_factor = kNotMeasured;
   std::int64_t exchanged = 0;  // 1 if ranks exchanged in this step or, in rounds, after it
-  // With auto: the smallest number of bits that some rank's link would hide. The next step's plan
-  // follows it.
+  // For "auto": the smallest of the ranks' hidden_bits. The next step's plan follows this number.
   double wished_bits = kNotMeasured;
-  // With auto: the first bucket for which rank 0's link has no time left. It limits hidden_bits.
+  // For "auto": the first bucket for which rank 0's link has no time left. It limits hidden_bits.
   double binding_bucket = kNotMeasured;
 };
 
@@ -132,7 +134,8 @@ struct StepRow {
 // that led to them.
 struct ShareRow {
   std::int64_t step = 0, rank = 0, images = 0;  // steps count from 1, as in /steps
-  // Measured before: the time of the rank's steps without and with waiting for other ranks.
+  // The measurements before this choice: the time of the rank's steps without waiting for other
+  // ranks, and with it.
   double compute_s = kNotMeasured, step_s = kNotMeasured;
   // The model of the rank's computation: fixed_s + image_s x images.
   double fixed_s = kNotMeasured, image_s = kNotMeasured;

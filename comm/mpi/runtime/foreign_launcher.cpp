@@ -13,13 +13,13 @@ namespace {
 enum class Counts {
   always,
   on_this_host,    // the size counts this host's processes, so MPI may have more ranks
-  without_mpirun,  // mpirun may have inherited the variables
+  without_mpirun,  // only without mpirun, which may have inherited the variables
   on_this_host_without_mpirun,
 };
 
 struct Launcher {
   const char* size;                  // nullptr: no variable has it
-  std::array<const char*, 3> ranks;  // one of them must be set, too; the first numbers processes
+  std::array<const char*, 3> ranks;  // one must be set, too; the first is the process' number
   const char* name;
   Counts counts;
 };
@@ -45,7 +45,7 @@ constexpr std::array<Launcher, 12> kLaunchers = {{
 
 int number(const char* text) { return text == nullptr ? 0 : whole_number(text); }
 
-// Whether the variables count the tasks of srun --pty: a shell, and others that have ended at once.
+// Whether the variables come from srun --pty, whose tasks are a shell and others that end at once.
 bool is_of_shell(const Launcher& launcher, int processes, const EnvironmentLookup& variable) {
   return launcher.counts == Counts::without_mpirun && variable("SLURM_PTY_PORT") != nullptr &&
          processes == number(variable("SLURM_STEP_NUM_TASKS"));

@@ -1,7 +1,7 @@
-// Detects processes that belong together but are not ranks of one MPI job. A launcher other than
-// MPI's has started them (torchrun, MPICH's mpiexec, srun without PMIx), or the mpirun of another
-// Open MPI; MPI then makes each of them rank 0 of 1, so each would train alone. Or each of them has
-// started an mpirun of its own.
+// Detects processes that belong together but are not ranks of one MPI job. This happens in two
+// ways. Either a launcher other than this MPI's has started them: torchrun, MPICH's mpiexec, srun
+// without PMIx, or the mpirun of another Open MPI. MPI then makes each of them rank 0 of 1, so each
+// would train alone. Or each process has started an mpirun of its own.
 #pragma once
 
 #include <functional>
@@ -21,15 +21,17 @@ struct MpiPlace {
   int world_ranks = 1;
 };
 
-// If a launcher's environment variables disagree with MPI about the number of processes or this
-// process' number: a message that names the variable and the command to type. Otherwise nothing.
-// `command` is the program for mpirun: "python3 train.py". Ranks may get different results.
+// Returns a message if a launcher's environment variables disagree with MPI about the number of
+// processes or about this process' number; otherwise nothing. The message names the variable and
+// the command to type. `command` is the program for mpirun: "python3 train.py". Ranks may get
+// different results.
 //
 // A launcher that counts one process is never reported. Variables of PMI, PMIx and Slurm are
 // considered only if MPI has one rank and mpirun has not started it, since mpirun itself may run in
 // a step of Slurm. Only torchrun's and horovodrun's variables may count the ranks of a
-// communicator. SLURM_NTASKS, or SLURM_PROCID=0, belongs to an allocation, not to a launcher. A
-// shell started by srun --pty is not a process of a program.
+// communicator. SLURM_NTASKS and SLURM_PROCID=0 are ignored, because an allocation sets them
+// without any launcher. A shell that srun --pty has started does not count as a process of a
+// program.
 [[nodiscard]] std::optional<std::string> foreign_launcher(const EnvironmentLookup& variable,
                                                           MpiPlace mpi, std::string_view command);
 

@@ -54,13 +54,13 @@ bool has_ended(int process, int limit_ms) {
 // The small process. After the fork it may make system calls only: the rank's other threads do not
 // exist in it, and the locks that they held stay locked.
 [[noreturn]] void end_launcher(int process) {
-  ::setsid();  // mpirun ends the whole process group of a rank
+  ::setsid();  // leave the rank's process group, because mpirun ends the whole group
   ::prctl(PR_SET_NAME, "dp-end-job");
   // mpirun waits until no process holds a rank's output open, so close it.
   const auto kept = static_cast<unsigned>(process);
   if (kept > 0) ::syscall(SYS_close_range, 0u, kept - 1, 0u);
   ::syscall(SYS_close_range, kept + 1, ~0u, 0u);
-  // While mpirun waits for its daemons, it ignores SIGTERM.
+  // SIGTERM would not suffice: mpirun ignores it while it waits for its daemons.
   if (!has_ended(process, kGrace_ms)) {
     ::syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0);
   }

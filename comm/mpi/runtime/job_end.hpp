@@ -17,7 +17,7 @@ namespace dp {
 // Leaves the small process behind and writes the exit code. Call it before this rank ends the job.
 void prepare_job_end(int exit_code);
 
-// The same, and ends the process at once, without destructors and without MPI.
+// Does the same and ends the process at once, without destructors and without MPI.
 [[noreturn]] void end_job_now(int exit_code);
 
 }  // namespace dp

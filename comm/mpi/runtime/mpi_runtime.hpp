@@ -18,27 +18,27 @@ namespace dp {
 
 class MpiRuntime {
  public:
-  // Sets the following environment variables for Open MPI, unless they are set already, then
-  // initialises MPI for use by one thread at a time, or by several if `has_threads` asks for it and
-  // MPI supports it. Throws Error(communication).
+  // Sets the following environment variables for Open MPI, unless they are set already. Then
+  // initialises MPI for use by one thread at a time, or by several threads at once if `has_threads`
+  // asks for it and MPI supports it. Throws Error(communication).
   //
   //   OMPI_MCA_pml=ob1                    no search for InfiniBand libraries and no warnings about
   //                                       them: the program is for Ethernet and Wi-Fi
-  //   OMPI_MCA_mpi_yield_when_idle=1      blocking calls give way where ranks share cores
+  //   OMPI_MCA_mpi_yield_when_idle=1      blocking calls yield the CPU where ranks share cores
   //   OMPI_MCA_btl_vader_single_copy_mechanism=none
   //                                       ranks on one host copy through shared memory: reading
   //                                       each other's memory is forbidden in most containers and
   //                                       fails noisily there
   //   OMPI_MCA_btl_tcp_eager_limit, rndv_eager_limit and max_send_size: 512 KiB
-  //                                       a segment leaves at once, in one piece: above the limit
-  //                                       Open MPI first asks the receiver, whose thread sleeps,
-  //                                       and the link stands still (90 % of it used instead of 97)
+  //                                       a segment leaves at once, in one piece. Above the limit
+  //                                       Open MPI first asks the receiver, whose thread sleeps, so
+  //                                       the link stands still (90 % of it used instead of 97 %)
   //   OMPI_MCA_btl_tcp_if_include         the interface of network_interface.hpp
-  //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
+  //   PMIX_MCA_gds=hash                   without it, hosts that share a file system print errors
   //
-  // Before that, one rank of a host removes files left by killed jobs (stale_segments.hpp).
-  // `is_alone`: the program opens no connections of its own, so that foreign connections can be
-  // recognised.
+  // Before MPI starts, one rank of each host removes files left by killed jobs
+  // (stale_segments.hpp). `is_alone` means that the program opens no connections of its own, so
+  // that foreign connections can be recognised.
   MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {}, bool is_alone = true,
              bool has_threads = false);
   ~MpiRuntime();
@@ -51,7 +51,7 @@ class MpiRuntime {
   // aborts the job.
   [[nodiscard]] int end_with_error(std::string_view program);
 
-  // For the caller's own MPI calls without a deadline.
+  // Limits the caller's own MPI calls that have no deadline.
   [[nodiscard]] Watchdog& watchdog() { return watchdog_; }
 
   // Prints "program: message" to standard error and ends the job at once.

@@ -19,21 +19,21 @@ namespace dp {
 namespace {
 
 constexpr std::array<std::string_view, 2> kPrefixes = {"vader_segment.", "sm_segment."};
-// Ranks open each other's files when their job starts.
+// Younger files are left alone: ranks of a job that is just starting may still have to open them.
 constexpr std::time_t kLeastAge_s = 60;
-// A rank that ends unmaps its file before it removes it, and prints an error if the file is gone.
-// Hence the wait.
+// A rank that is ending unmaps its file, then removes it, and prints an error if the file is gone
+// by then. This wait gives such a rank the time to remove its file.
 constexpr auto kEnding = std::chrono::milliseconds(500);
 
-// Whether no process of this kernel has the file open for writing, or mapped from such a
-// descriptor, as ranks do. The kernel grants a read lease only then. The lease also covers
-// processes that /proc does not show here, such as processes of another container with the same
-// host name. False if not known.
+// Whether no process of this kernel uses the file as ranks do: open for writing, or mapped after it
+// was opened for writing. The kernel grants a read lease only if there is no such process, and it
+// also considers processes that /proc does not show here, such as those of another container with
+// the same host name. Returns false if the kernel cannot say.
 bool is_unused(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return false;
-  // A process that opens the file meanwhile breaks the lease, and the default signal would end this
-  // process.
+  // If a process opens the file meanwhile, it breaks the lease, and the kernel sends a signal. The
+  // default signal would end this process; SIGURG does not.
   ::fcntl(file, F_SETSIG, SIGURG);
   const bool is_leased = ::fcntl(file, F_SETLEASE, F_RDLCK) == 0;
   ::close(file);

@@ -15,7 +15,7 @@ namespace dp {
 // throws. One rank of a host calls it before MPI_Init.
 std::size_t remove_stale_segments(const std::filesystem::path& folder);
 
-// Open MPI's folder for them.
+// The folder in which Open MPI keeps these files.
 [[nodiscard]] std::filesystem::path segment_folder();
 
 }  // namespace dp

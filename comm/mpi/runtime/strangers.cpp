@@ -18,9 +18,10 @@
 namespace dp {
 namespace {
 
-constexpr std::uint64_t kGreeting_bytes = 24;  // a name of 8 bytes and a word of 16
-constexpr std::size_t kMostTold = 100;         // addresses
-// More strangers may be queued behind this one, in connections that MPI has not accepted yet.
+constexpr std::uint64_t kGreeting_bytes = 24;  // a name of 8 bytes and a fixed word of 16
+constexpr std::size_t kMostTold = 100;         // addresses that are reported
+// After a stranger, the next look comes soon: more strangers may be queued behind it, in
+// connections that MPI has not accepted yet.
 constexpr std::chrono::milliseconds kNextLook{20};
 
 struct Ends {
@@ -34,7 +35,7 @@ int option_of(int file, int name) {
 }
 
 std::uint16_t port_of(const sockaddr_storage& address) {
-  // The port is at the same place in both families.
+  // The port is at the same place in the addresses of IPv4 and IPv6.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
@@ -86,7 +87,7 @@ Sockets sockets_of_this_process() {
   return found;
 }
 
-// Whether the socket is a connection to one of the ports on which a part of a greeting has arrived.
+// Whether the socket is a connection to one of `ports` and has received only a part of a greeting.
 bool is_half_greeted(int file, const std::set<std::uint16_t>& ports, Ends& ends) {
   socklen_t length = sizeof ends.local;
   if (::getsockname(file, reinterpret_cast<sockaddr*>(&ends.local), &length) != 0) return false;
@@ -96,7 +97,7 @@ bool is_half_greeted(int file, const std::set<std::uint16_t>& ports, Ends& ends)
   tcp_info info{};
   length = sizeof info;
   if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
-  // Old kernels do not count the bytes.
+  // Old kernels do not count the received bytes.
   if (length < offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received) {
     return false;
   }

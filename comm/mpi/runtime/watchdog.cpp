@@ -14,10 +14,11 @@
 namespace dp {
 namespace {
 
-constexpr double kPatienceWithTheLiving = 10.0;  // timeouts
+constexpr double kPatienceWithTheLiving = 10.0;  // in timeouts
 constexpr double kLeastForStart_s = 15.0;
-// Ranks report one after the other, so that the first one ends the job: the ranks of a host in
-// their order, and later if no stopped rank is known.
+// Ranks report one after the other, kTurn_s apart, so that the first one ends the job before the
+// next one reports. If no stopped rank is known on a host, its ranks wait kAfterThoseWhoKnow_s
+// longer.
 constexpr double kTurn_s = 0.5, kAfterThoseWhoKnow_s = 1.0;
 constexpr int kMostTurns = 10;
 constexpr auto kLook = std::chrono::milliseconds(100);
@@ -104,7 +105,8 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
         call, waited_s, advice, by);
   }
   const double limit_s = call == "MPI_Init" ? std::max(timeout_s, kLeastForStart_s) : timeout_s;
-  // All hosts notice at the same time. mpirun ends the ranks of the others in the meantime.
+  // All hosts notice at the same time, so they take turns. Before the second host has its turn,
+  // mpirun ends its ranks.
   const int host = me / std::max(local_size_from_launcher(), 1);
   const double own_turn_s = kTurn_s * (turn + std::clamp(host, 0, kMostTurns));
   if (waited_s < limit_s + kAfterThoseWhoKnow_s + own_turn_s) return {};

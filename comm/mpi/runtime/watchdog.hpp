@@ -2,17 +2,18 @@
 //
 // MPI_Init, MPI_Comm_dup, MPI_Finalize and MPI_Abort wait for other ranks and have no deadline. The
 // watchdog's thread limits them. When the time is over, it checks which ranks of this host are
-// stopped, reports the wait in one sentence, and ends the process; mpirun then ends the job, and if
-// it cannot, job_end.hpp does. While no call is watched, the thread sleeps.
+// stopped, reports the wait in one sentence, and ends the process. mpirun then ends the job; if it
+// cannot, job_end.hpp does. While no call is watched, the thread sleeps.
 //
-//     a rank of this host is stopped           it is reported when the timeout is over
-//     all ranks are on this host and none is   they may be slow, so it waits ten timeouts
-//     other hosts have ranks                   their state is unknown here: it waits one timeout,
-//                                              for MPI_Init at least 15 s, since ranks may start
-//                                              at different times
+//     a rank of this host is stopped    it is reported when the timeout is over
+//     no rank is stopped, and all       the ranks may be slow, so the watchdog waits ten timeouts
+//     ranks are on this host
+//     other hosts have ranks            their state is unknown here, so the watchdog waits one
+//                                       timeout, and for MPI_Init at least 15 s, since ranks may
+//                                       start at different times
 //
-// All hosts notice at the same time. A host with a stopped rank reports at once; the others a
-// second later, one host after the other.
+// All hosts notice at the same time. A host with a stopped rank reports at once. The other hosts
+// report a second later, one after the other.
 #pragma once
 
 #include <chrono>
@@ -41,8 +42,8 @@ class Watchdog {
 
   void set_timeout_s(double timeout_s);
 
-  // Runs f, which calls MPI, and ends the process if f takes too long. `call` completes "silent for
-  // 60 s in ...".
+  // Runs f, which calls MPI, and ends the process if f takes too long. `call` is the name of the
+  // wait in the message "... silent for 60 s in CALL".
   template <class F>
   void watch(const char* call, F f) {
     begin(call);
