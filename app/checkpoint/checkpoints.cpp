@@ -214,7 +214,7 @@ void Checkpoints::look_for_late_ranks(const std::vector<Report>& reports, bool i
   options_.warn(fmt::format(
       "the checkpoint of step {} is not complete: {}; {}", pending_->id.step, late,
       is_at_end ? "the end of the run waits for it"
-                : "training goes on, without another checkpoint until then: check that disk"));
+                : "training goes on, but writes no other checkpoint until then: check that disk"));
 }
 
 void Checkpoints::tell_failures() {

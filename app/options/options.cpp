@@ -307,8 +307,8 @@ void Builder::resolve_shares() {
   if (layer_of("shares") >= layer_of(other_name)) {
     throw_error(
         ErrorKind::usage,
-        "--shares {}: not with {}, with which each rank takes its own steps; allowed: even, auto "
-        "(which is then even)",
+        "--shares {}: not with {}, since each rank then takes its own steps; allowed: even, auto "
+        "(then the same as even)",
         options_.shares.given, other);
   }
   options_.shares = ShareChoice::even();

@@ -123,7 +123,7 @@ std::string help_text(const OptionContext& context, const std::string& topic) {
     append_entries(
         out, "More",
         {{"dptrain --help all", "all options and lists"},
-         {"dptrain --help TOPIC", fmt::format("those of one topic: {}",
+         {"dptrain --help TOPIC", fmt::format("the options of one topic: {}",
                                               fmt::join(topics.begin() + 1, topics.end(), ", "))}});
     return without_trailing_blanks(out);
   }

@@ -190,7 +190,7 @@ class Communicator {
   class Lent {
    public:
     explicit Lent(Communicator& owner) : owner_(owner) {
-      DP_ASSERT(!owner.is_lent_, "two exchanges at once have one communicator");
+      DP_ASSERT(!owner.is_lent_, "two exchanges use one communicator at the same time");
       owner.is_lent_ = true;
     }
     ~Lent() { owner_.is_lent_ = false; }

@@ -98,7 +98,7 @@ void ConvPass::run(const CudnnPlan& plan, const ConvPassData& data, void* packed
   const bool is_forward = form_.problem.direction == ConvDirection::forward;
   const bool is_weights = form_.problem.direction == ConvDirection::backward_weights;
   const bool is_data = form_.problem.direction == ConvDirection::backward_data;
-  DP_ASSERT(is_aligned(data.x) && is_aligned(data.y), "tensors are aligned to 16 bytes");
+  DP_ASSERT(is_aligned(data.x) && is_aligned(data.y), "tensors must be aligned to 16 bytes");
   std::byte* const workspace = scratch + form_.scratch_bytes;
 
   void* w = data.w;

@@ -90,7 +90,7 @@ void repack_as(cudaStream_t stream, const void* from_memory, Sizes s, void* to_m
 void repack(cudaStream_t stream, const void* from, const PackForm& from_form, void* to,
             const PackForm& to_form, bool adds) {
   if (to_form.bytes() == 0) return;
-  require(!adds || to_form.type == DataType::f32, "sums of packed values are fp32");
+  require(!adds || to_form.type == DataType::f32, "sums of packed values must be fp32");
   const Sizes s = {from_form.rows, from_form.columns, to_form.rows, to_form.columns};
   const bool from_f32 = from_form.type == DataType::f32, to_f32 = to_form.type == DataType::f32;
   if (adds) {

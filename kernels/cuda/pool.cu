@@ -162,7 +162,7 @@ void average_pool_backward(CudaDevice& device, const TensorView& dy, const Pooli
 
 void global_average_pool_forward(CudaDevice& device, const TensorView& x, const TensorView& y) {
   check(x.desc, y.desc);
-  require(y.desc.type == DataType::f32, "pooled values are fp32");
+  require(y.desc.type == DataType::f32, "pooled values must be fp32");
   const Shape shape = x.desc.shape;
   if (shape.elements() == 0) return;
   with_type_and_pack(x.desc.type, shape.c, are_aligned(x.data), [&](auto* tag, auto n) {
@@ -178,7 +178,7 @@ void global_average_pool_forward(CudaDevice& device, const TensorView& x, const 
 
 void global_average_pool_backward(CudaDevice& device, const TensorView& dy, const TensorView& dx) {
   check(dx.desc, dy.desc);
-  require(dy.desc.type == DataType::f32, "pooled values are fp32");
+  require(dy.desc.type == DataType::f32, "pooled values must be fp32");
   const Shape shape = dx.desc.shape;
   if (shape.elements() == 0) return;
   with_type_and_pack(dx.desc.type, shape.c, are_aligned(dx.data), [&](auto* tag, auto n) {

@@ -41,8 +41,8 @@ void tell_stranger(const std::string& program, const std::string& address) {
   const int rank = rank_from_launcher();
   say(program,
       fmt::format("a connection from {} to Open MPI's port{} was closed: it had sent less than a "
-                  "greeting, and held the rank. Nothing is lost; let nobody but the run's hosts "
-                  "reach these ports",
+                  "greeting, and the rank waited for the rest. Nothing is lost; allow only the "
+                  "run's hosts to reach these ports",
                   address,
                   rank < 0 ? std::string() : fmt::format(" of rank {} on host {}", rank, host)));
 }
