@@ -1,8 +1,8 @@
 // dpbench codec: the speed of codecs on one core (bench_on_cpu) or on a GPU (bench_on_gpu).
 //
 // On a CPU it measures one segment in the cache, with and without a residual, and 44.8 MB of
-// segments. On a GPU it measures one large segment beside the rate of a copy, and segments of
-// 256 KiB whose payloads lie in host memory, as in an exchange.
+// segments. On a GPU it measures one large segment, whose speed is compared with that of a copy,
+// and segments of 256 KiB whose payloads are in host memory, as in an exchange.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds of the fastest of some runs; prepare() comes before each and is not counted.
+// The time of the fastest of several runs. prepare() is called before each run and is not counted.
 template <class F, class Prepare>
 double shortest_s(int runs, F f, Prepare prepare) {
   double best_s = 1e9;
@@ -43,7 +43,7 @@ double shortest_s(int runs, F f) {
   return shortest_s(runs, f, [] {});
 }
 
-// A codec to measure: its text, as it was given, and the spec that it means.
+// A codec to measure: the text as the user gave it, and the spec that it stands for.
 struct Entry {
   std::string text;
   CodecSpec spec;
@@ -58,7 +58,7 @@ int longest_text(const Entries& entries) {
 
 // Normal deviates times `scale`.
 std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale = 1.0) {
-  // A few thousand deviates, repeated: drawing millions takes longer than the bench.
+  // Repeats a few thousand deviates, because drawing millions would take longer than the bench.
   const CounterRng rng(seed, RandomStream::test);
   std::vector<float> pool(8191), v(n);
   for (std::size_t i = 0; i < pool.size(); ++i)
@@ -69,16 +69,16 @@ std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-// The scale of a codec's input. A codec that sends values from a magnitude on
-// (Codec::absolute_error) gets an input of which it sends one value in a hundred: that fraction of
-// normal deviates is beyond 2.576.
+// The scale of a codec's input. A codec that only sends values above a threshold
+// (Codec::absolute_error) gets an input of which it sends one value in a hundred, because 1 % of
+// normal deviates are larger than 2.576 in magnitude.
 double input_scale(const Codec& codec) {
   const double least_sent = codec.absolute_error();
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
 }
 
-// The quantiser step, found by bisection, with which the codec sends `values` in about
-// spec().number("bits") bits each. The codec's own choice if the spec asks for no bits.
+// Finds, by bisection, the quantiser step with which the codec sends `values` in about
+// spec().number("bits") bits each. If the spec has no bits, the codec chooses itself.
 EncodeContext context_of(const Codec& codec, std::span<const float> values) {
   if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
   std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
@@ -120,7 +120,8 @@ void bench_on_cpu(const Entries& entries) {
     }
     std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
     const std::span<float> decoded(out.data(), kSegment);
-    // A residual that is kept from run to run would grow, and more would be sent.
+    // The residual is cleared before each run, because otherwise it would grow, and the codec would
+    // send more.
     float* const r = codec->is_lossless() ? nullptr : residual.data();
     const auto renew = [&](std::size_t n) {
       if (r != nullptr) std::fill_n(r, n, 0.0f);
@@ -149,7 +150,8 @@ void bench_on_cpu(const Entries& entries) {
           }
         },
         [&] { renew(kLarge); });
-    // The payload of the last segment, which may have another length than the first one's.
+    // `bytes` now belongs to the last segment, whose payload may be longer or shorter than the
+    // first one's.
     const std::span<const std::byte> last(payload.data(), bytes);
     const double large_add_s = shortest_s(kLargeRuns, [&] {
       for (std::size_t at = 0; at < kLarge; at += kSegment) {
@@ -185,7 +187,7 @@ class GpuBench {
     device.upload(values_.get(), test_gradient(n, 1).data(), n * sizeof(float));
   }
 
-  // The rate of a plain copy, reads and writes together, in bytes/s.
+  // The bandwidth of a plain copy, reads and writes together, in bytes/s.
   double copy_bandwidth() {
     const TensorDesc desc = TensorDesc::nhwc({n_, 1, 1, 1});
     return 2.0 * static_cast<double>(n_ * sizeof(float)) / shortest_s(kRuns, [&] {
@@ -194,8 +196,8 @@ class GpuBench {
            });
   }
 
-  // Seconds of each call on a segment of n floats. Its payloads lie in the device's memory or in
-  // the host's.
+  // The time of each call on a segment of n floats, with payloads in the device's memory or in the
+  // host's.
   struct Times {
     double encode_s, feedback_s, decode_s, decode_add_s, pass_on_s;
   };
@@ -214,7 +216,7 @@ class GpuBench {
     const auto check = [](const EncodeResult& result) {
       DP_ASSERT(result.finite, "the bench's input is not finite");
     };
-    // Sums of the same values, added again and again, would not stay finite.
+    // Clears the sums, which would not stay finite if the same values were added again and again.
     const auto renew = [&] {
       device_.fill_zero(out_.get(), n * sizeof(float));
       device_.synchronize();
@@ -281,7 +283,7 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
   for (const auto& [name, codec] : codecs) {
     const GpuBench::Times times = bench.measure(*codec, n, false, kLargeRuns);
     const double code = static_cast<double>(codec->max_payload_bytes(n)) / static_cast<double>(n);
-    // Without a residual its 12 bytes do not move.
+    // A lossless codec has no residual, so 12 bytes per float are neither read nor written.
     const double with = codec->is_lossless() ? 12.0 : 0.0;
     std::printf("%-*s", width, name.c_str());
     const auto print = [&](double time_s, double traffic) {
@@ -316,7 +318,7 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
 struct CodecBenchOptions {
   Options::Device device = Options::Device::cpu;
   double size_mb = 256;
-  bool has_size = false;  // it was given
+  bool has_size = false;  // whether --mb was given
 };
 
 BenchUsage usage(CodecBenchOptions& options) {

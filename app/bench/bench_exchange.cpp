@@ -37,7 +37,7 @@ struct ExchangeBenchOptions {
   std::int64_t ranks_per_host = 0;
   BitRate throttle;
   bool has_allreduce = true;
-  // The reducer's own.
+  // The defaults are the reducer's.
   std::int64_t segment_kb = static_cast<std::int64_t>(ReducerOptions().segment_bytes / 1024);
   std::int64_t window = static_cast<std::int64_t>(ReducerOptions().window);
   std::int64_t buckets_in_flight = static_cast<std::int64_t>(ReducerOptions().buckets_in_flight);
@@ -142,21 +142,22 @@ std::vector<CodecSpec> codecs_of(const std::vector<std::string>& specs) {
   return codecs;
 }
 
-constexpr std::size_t kRows = 512;  // of the matrices that the gradient is made of
+constexpr std::size_t kRows = 512;  // the rows of each matrix in the gradient
 
 struct Row {
   std::size_t elements;
   std::string topology;  // empty: MPI_Allreduce
   CodecSpec codec = {};
-  double encode_s = 0.0, decode_s = 0.0;  // of this rank, one exchange
-  std::vector<double> times_s = {};       // the slowest rank's
-  double cpu_s = 0.0;                     // of the process of this rank, one exchange
-  std::uint64_t wire_bytes = 0;           // of all ranks, one exchange
+  double encode_s = 0.0, decode_s = 0.0;  // of this rank, in one exchange
+  std::vector<double> times_s = {};       // the slowest rank's time in each exchange
+  double cpu_s = 0.0;                     // processor time of this rank in one exchange
+  std::uint64_t wire_bytes = 0;           // of all ranks, in one exchange
   std::int64_t wrong = 0;
   double relative_error = 0.0;
 };
 
-// Whole numbers, so that fp32 sums are exact: every rank's value of every element differs.
+// The values are whole numbers, so that fp32 sums are exact. They differ from rank to rank and from
+// element to element.
 float input(int rank, std::size_t i) {
   return static_cast<float>(static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 251) -
                             125);
@@ -165,7 +166,8 @@ void fill(std::vector<float>& gradient, int rank) {
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = input(rank, i);
 }
 
-// Counts the values that are not the exact sum, and measures how far the whole is from it.
+// Counts the values that differ from the exact sum, and computes the relative error of the whole
+// gradient.
 void check(const std::vector<float>& gradient, int ranks, Row& row) {
   row.wrong = 0;
   double error = 0.0, norm = 0.0;
@@ -195,7 +197,7 @@ void bench_reducer(Communicator& communicator, const ExchangeBenchOptions& setti
                 static_cast<std::size_t>(settings.bucket_mb * 1e6 / sizeof(float)), 1)
           : std::max<std::size_t>(gradient.size(), 1);
   for (std::size_t at = 0; at < gradient.size(); at += bucket) {
-    // As matrices, because some codecs factor them.
+    // The tensors are matrices, because some codecs factor matrices.
     const std::size_t count = std::min(bucket, gradient.size() - at);
     const std::size_t rows = count % kRows == 0 ? kRows : 1;
     tensors.push_back({.offset = at, .rows = rows, .columns = count / rows});
@@ -307,7 +309,8 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
   for (const Row& row : rows) {
     const double bytes = static_cast<double>(row.elements) * 4.0, time_s = median(row.times_s);
     const double algbw = bytes * 1e-6 / time_s;
-    // The rate counts the bytes of the gradient, although a ring encodes every value once per rank.
+    // The speed counts each byte of the gradient once, although a ring encodes every value once per
+    // rank.
     const auto rate = [&](double codec_s) {
       return codec_s > 0.0 ? fmt::format("{:.1f}", bytes * 1e-9 / codec_s) : std::string("-");
     };

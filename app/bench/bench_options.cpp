@@ -11,7 +11,7 @@ namespace dp {
 
 namespace {
 
-// dpbench answers the last row itself.
+// The row of --help has no effect here, because dpbench itself answers --help.
 OptionTable table_of(BenchUsage& usage) {
   usage.rows.push_back(call_row("help", "print this help, then end", [] {}));
   return {{"Options", std::move(usage.rows)}};

@@ -12,10 +12,10 @@ namespace dp {
 
 struct BenchUsage {
   std::string name;         // "codec"
-  std::string other_words;  // "[SPEC...]"; empty: the bench takes options alone
-  std::string help;         // what it measures; may have several lines
+  std::string other_words;  // "[SPEC...]"; empty: the bench only takes options
+  std::string help;         // what the bench measures; may have several lines
   NamedTexts codecs = {};   // printed after the options; empty: the bench takes no codecs
-  // Bound to the bench's settings, without --help.
+  // The options, which are bound to the bench's settings; without --help.
   std::vector<OptionRow> rows;
 };
 

@@ -42,7 +42,7 @@ struct StepBenchOptions {
   bool has_prediction = true;
 };
 
-// The forward pass's part of a step's computation. Backward has twice the arithmetic.
+// The forward pass's part of a step's computation. Backward needs twice as many operations.
 constexpr double kForward = 1.0 / 3.0;
 constexpr std::int64_t kWarmUp = 3;  // steps that are not counted
 
@@ -87,7 +87,7 @@ BenchUsage usage(StepBenchOptions& options) {
 struct Result {
   std::string codec, topology;
   double step_s = 0, exposed_s = 0, sent_bytes = 0;
-  double cpu_s = 0;  // of all ranks, a step
+  double cpu_s = 0;  // of all ranks, for one step
   std::optional<Prediction> prediction = {};
 };
 
@@ -104,7 +104,8 @@ std::vector<TensorSlot> slots_of(const net::Parameters& parameters) {
   return slots;
 }
 
-// The ranks on this rank's machine, whatever its hosts are called: in a lab one machine has many.
+// The number of ranks on this rank's machine. Host names do not tell, because one machine may have
+// many simulated hosts.
 std::size_t ranks_on_machine(Communicator& comm) {
   std::string machine;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
@@ -126,7 +127,7 @@ class StepBench {
     }
     for (std::size_t t = 0; t < ready_s_.size(); ++t) order_.push_back(t);
     std::ranges::stable_sort(order_, {}, [this](std::size_t t) { return ready_s_[t]; });
-    // Every rank's gradients differ; tensors have different scales, as in a training.
+    // Gradients differ from rank to rank, and tensors have different scales, as in real training.
     values_.resize(parameters.gradients().size());
     const CounterRng rng(static_cast<std::uint64_t>(comm.rank()) + 1, RandomStream::test);
     for (const TensorSlot& slot : slots_) {
@@ -221,7 +222,7 @@ class StepBench {
     if (ranks < 2) return std::nullopt;
     Calibration calibration;
     calibration.tensors = slots_;
-    calibration.shares_processor = false;  // a sleep needs none
+    calibration.shares_processor = false;  // a sleep needs no processor
     calibration.shared_cores = shared_cores_;
     const RehearsedStep step = {
         .ready_s = ready_s_, .backward_end_s = 1e-3 * options_.compute_ms, .update_s = 0};
@@ -248,8 +249,8 @@ class StepBench {
   std::unique_ptr<Device> device_;
   std::unique_ptr<net::Network> network_;
   std::vector<TensorSlot> slots_;
-  std::vector<double> ready_s_;     // by tensor, from the begin of the step
-  std::vector<std::size_t> order_;  // of the tensors
+  std::vector<double> ready_s_;     // by tensor, since the beginning of the step
+  std::vector<std::size_t> order_;  // tensors in the order in which they become final
   std::vector<float> values_;
   LinkProbe link_;
   std::vector<double> own_links_;

@@ -1,6 +1,7 @@
-// The benches of dpbench. Each takes the words after its name; NAME_help() returns its --help.
+// The benches of dpbench. Each function takes the words after the bench's name; NAME_help() returns
+// the text of --help.
 //
-// Collective; errors are thrown as dp::Error. Rank 0 prints.
+// All benches are collective, and throw errors as dp::Error. Rank 0 prints.
 #pragma once
 
 #include <string>
@@ -10,21 +11,22 @@
 
 namespace dp {
 
-// Training throughput of the network alone, without data and exchange. All ranks compute at the
-// same time; prints the sum over ranks.
+// Measures the training throughput of the network alone, without data and exchange. All ranks
+// compute at the same time, and the sum over ranks is printed.
 void bench_layers(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_layers_help();
 
-// Speed of codecs in GB/s of float, on one core or on a GPU. Rank 0 alone measures.
+// Measures the speed of codecs in GB/s of float, on one core or on a GPU. Rank 0 alone measures.
 void bench_codec(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_codec_help();
 
-// One table of topologies x codecs x sizes, measured alternately with Open MPI's MPI_Allreduce.
+// Measures every combination of topology, codec and size, taking turns with Open MPI's
+// MPI_Allreduce, and prints one table.
 void bench_exchange(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_exchange_help();
 
-// Measured and predicted time of steps whose computation is a sleep, so that a few cores can stand
-// in for many hosts.
+// Measures and predicts the time of steps whose computation is a sleep, so that a few cores can
+// stand in for many hosts.
 void bench_step(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_step_help();
 

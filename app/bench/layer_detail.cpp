@@ -55,8 +55,9 @@ LayerDetail::LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t
     std::vector<Shape> inputs;
     for (const std::size_t input : node.inputs) inputs.push_back(shapes[input]);
     shapes.push_back(layer->output_shape(inputs));
-    // Kernels and matrices are multiplied once for each pixel of the output; one product counts as
-    // two operations. Backward multiplies twice, unless the layer reads the images.
+    // Each weight of a kernel or matrix is multiplied once for each pixel of the output, and a
+    // multiplication with its addition counts as two operations. Backward needs twice as many
+    // operations, except in a layer that reads the images, which needs no gradient of its input.
     double flops = 0;
     for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
       if (spec.shape.size() < 2) continue;

@@ -1,5 +1,5 @@
-// Time of each layer in a training step, and its GFLOP/s beside the processor's: dpbench layers
-// --detail.
+// dpbench layers --detail: the time of each layer in a training step, and its GFLOP/s compared with
+// those that the processor reaches.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace dp {
 
 class LayerDetail {
  public:
-  // For `steps` steps with batches of that size.
+  // batch: the images of a step. steps: the number of training steps to measure.
   LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t steps);
 
   // Receives a slice for the forward and the backward pass of each layer (Network::set_trace).

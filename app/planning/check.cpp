@@ -34,9 +34,9 @@
 namespace dp {
 namespace {
 
-// A step is measured with at most this many images, and its time is scaled.
+// A step is measured with at most this many images. Its time is then scaled.
 constexpr std::int64_t kMostImages = 16;
-constexpr double kMostSeconds = 5.0;  // no further step begins after this time
+constexpr double kMostSeconds = 5.0;  // after this time no other step begins
 constexpr double kLateClock_s = 1.0;
 
 std::int64_t wall_clock_ns() {
@@ -48,8 +48,8 @@ std::int64_t wall_clock_ns() {
 // A rank's row in the table of ranks.
 struct RankFacts {
   double cores = 0, threads = 0, needed_bytes = 0, free_bytes = 0, compute_s = 0;
-  double clock_s = 0;  // this rank's minus rank 0's
-  double images = 0;   // of a step
+  double clock_s = 0;  // this rank's clock minus rank 0's
+  double images = 0;   // in a step
 };
 
 struct Findings {
@@ -62,8 +62,9 @@ struct Findings {
   }
 };
 
-// The options of a short run that trains nothing but computes a step as the real run would. It has
-// the real run's exchange, so that errors in its options are found, but it exchanges nothing.
+// The options of a short run that computes a step as the real run would, but trains nothing. The
+// short run sets up the real run's exchange, so that errors in the exchange's options are found,
+// but exchanges nothing.
 Options trial_options(const Options& options, int ranks) {
   Options trial = options;
   const std::int64_t batch =
@@ -83,8 +84,8 @@ Options trial_options(const Options& options, int ranks) {
   return trial;
 }
 
-// Collective: by rank, the seconds of a step with `images` on each rank. Measured with fewer images
-// and scaled; the second of two steps counts.
+// Collective. Returns, for each rank, the seconds of a step with `images` on each rank. The time is
+// measured with fewer images and scaled. Of two steps, only the second one counts.
 std::vector<double> measure_step(Run& run, double images) {
   const std::size_t ranks = run.plan.ranks;
   const std::size_t all = std::min(run.plan.global_batch, run.data.train->count());
@@ -98,15 +99,15 @@ std::vector<double> measure_step(Run& run, double images) {
   return seconds;
 }
 
-// Facts of the short run that the check of the real one needs.
+// What the check of the real run needs to know from the short run.
 struct Rehearsed {
   RunFacts facts;
   std::size_t images = 0;           // of the training set
   std::vector<std::string> layers;  // norms_of_single_values()
 };
 
-// Collective: finds errors of the real run that the short run does not meet, and the checkpoint
-// from which the real run would resume.
+// Collective. Finds errors that only the real run would meet, and the checkpoint from which the
+// real run would resume.
 void check_run_setup(const Options& options, Communicator& comm, const Rehearsed& run,
                      Findings& found) {
   try {
@@ -145,8 +146,8 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
   }
 }
 
-// Memory of a whole run: activations; for each weight its value, gradient, optimiser state,
-// averages and residual; what rounds keep; and a copy of the state for a checkpoint.
+// The memory that a whole run needs: activations, what rounds keep, a copy of the state for a
+// checkpoint, and for each weight its value, gradient, optimiser state, averages and residual.
 double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double weights = static_cast<double>(run.replica->network().parameters().size());
   const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
@@ -157,8 +158,9 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double residual =
       (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? of_optimizer : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
-  // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
-  // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
+  // Rounds keep the common parameters, the outer momentum, and a copy of the residual while an
+  // exchange runs. With a delay they also keep the parameters that were sent, and a memory for the
+  // exchange.
   const bool has_rounds = options.sync_every.has_rounds();
   const bool has_delay = options.sync_delay > 0 || options.sync_every.is_auto();
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
@@ -170,15 +172,15 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                                                                           : 0.0;
   const double numbers =
       1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
-  // A GPU also holds the images, as floats and, for two batches, as bytes.
+  // A GPU also holds the images: those of one batch as floats, and those of two batches as bytes.
   const double of_image = static_cast<double>(run.replica->network().images_desc(1).bytes());
   const double input = run.machine.device->kind() == DeviceKind::cpu ? 0.0 : 1.5 * of_image;
   return static_cast<double>(run.replica->network().planned_bytes(images)) +
          input * static_cast<double>(images) + sizeof(float) * numbers * weights;
 }
 
-// A rank's part of a checkpoint. The short run has no rounds, which add the common parameters and
-// the outer momentum.
+// The size of a rank's part of a checkpoint. Rounds, which the short run does not have, add the
+// common parameters and the outer momentum.
 double checkpoint_bytes(Run& run, const Options& options) {
   StateList state;
   run.replica->list_state(state);
@@ -240,17 +242,17 @@ TextTable pair_table(const Communicator& comm, const std::vector<HostPair>& pair
   return table;
 }
 
-// Everything that is measured, on all ranks.
+// Everything that every rank measures.
 struct Measured {
   RankFacts mine;
   double checkpoint_bytes = 0;  // of this rank's part
   std::string data, model;
   std::vector<HostPair> pairs;
-  std::vector<std::uint32_t> owner_weights;  // of direct, by rank; empty: all alike
+  std::vector<std::uint32_t> owner_weights;  // by rank, for topology "direct"; empty: all alike
   double one_host_bytes_per_s = 0;
 };
 
-// Collective: the images of this rank in a step, and its computing time for them.
+// Collective. Sets this rank's images in a step, and the time that it needs to compute them.
 void divide(Run& run, const Options& options, Measured& result) {
   const std::size_t ranks = run.plan.ranks;
   const auto rank = static_cast<std::size_t>(run.comm.rank());
@@ -301,7 +303,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
   }
-  // The main thread owns the communicator again, and names what it waits for.
+  // The main thread owns the communicator again, so from here on it sets the activity itself.
   if (rehearsed.images > 0) {
     comm.set_activity("the search for a checkpoint");
     check_run_setup(options, comm, rehearsed, found);

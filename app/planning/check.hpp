@@ -1,5 +1,5 @@
-// dptrain --check: tests in seconds what a run with the same options needs, and reports hosts,
-// network, memory, disk, clocks and data. It does not rate codecs: see plan.hpp.
+// dptrain --check: tests within seconds whether a run with the same options could start, and
+// reports on hosts, network, memory, disk, clocks and data. It does not rate codecs: see plan.hpp.
 //
 // Nothing is trained. Nothing is written except an empty file in each output folder, which is
 // removed at once.

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLeast_bytes = 100e6;
 
-// The folder, or the nearest existing one above it, in which it will be created.
+// The folder, or the nearest existing folder above it.
 fs::path nearest(fs::path folder) {
   std::error_code code;
   while (!folder.empty() && !fs::exists(fs::symlink_status(folder, code))) {
@@ -27,7 +27,7 @@ fs::path nearest(fs::path folder) {
   return folder.empty() ? "." : folder;
 }
 
-// "DIR: writable, 12.3 GB free", or what is wrong with it.
+// "DIR: writable, 12.3 GB free", or what is wrong with the folder.
 DiskState describe_folder(const fs::path& folder, double needed_bytes) {
   const std::string probe = (folder / fmt::format(".dptrain-check-{}", ::getpid())).string();
   std::FILE* opened = std::fopen(probe.c_str(), "wx");
@@ -41,7 +41,7 @@ DiskState describe_folder(const fs::path& folder, double needed_bytes) {
           free < std::max(needed_bytes, kLeast_bytes)};
 }
 
-// Disk space for this run's checkpoints, besides the files that exist already.
+// Checks the disk space for this run's checkpoints. What existing files take is not needed again.
 DiskState describe_checkpoints(const Options& options, const CheckpointNeed& need) {
   const double parts =
       static_cast<double>(options.checkpoint_keep + 1) * static_cast<double>(need.ranks);

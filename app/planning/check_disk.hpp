@@ -8,9 +8,9 @@
 
 namespace dp {
 
-// The files that the ranks of one host write into its folder of checkpoints.
+// What the ranks of one host write for each checkpoint.
 struct CheckpointNeed {
-  double part_bytes = 0;  // of one rank's part; 0: not known
+  double part_bytes = 0;  // the size of one rank's part; 0: not known
   std::size_t ranks = 1;
 };
 
@@ -19,10 +19,11 @@ struct DiskState {
   bool is_bad = false;
 };
 
-// Checks the places that a rank writes to: rank 0 alone writes logs, every rank its checkpoints.
-// Folders of checkpoints and events need not exist; none is created. A place is bad if it cannot be
-// written or has too little room. Checkpoints need room for one more than are kept, because an old
-// one is removed only after the new one exists; other files need 100 MB.
+// Checks the places that a rank writes to. Only rank 0 writes logs, but every rank writes
+// checkpoints. Folders of checkpoints and events need not exist, and are not created. A place is
+// bad if it cannot be written or has too little room. There must be room for one checkpoint more
+// than are kept, because an old one is removed only after the new one exists. Other files need 100
+// MB.
 [[nodiscard]] DiskState describe_disk(const Options& options, bool is_rank_0,
                                       const CheckpointNeed& need);
 

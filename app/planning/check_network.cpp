@@ -12,10 +12,10 @@
 namespace dp {
 namespace {
 
-// Addresses of the interfaces that a host uses; zeros behind them.
+// The addresses of the interfaces that a host uses, followed by zeros.
 using Addresses = std::array<std::uint32_t, 8>;
 
-// The interfaces by which this host sends to another host's addresses.
+// The interfaces through which this host sends to another host's addresses.
 std::string describe_routes(const Addresses& to) {
   std::vector<std::string> routes;
   for (const std::uint32_t address : to) {
@@ -51,10 +51,10 @@ void find_routes(Communicator& comm, std::vector<HostPair>& pairs) {
 
 }  // namespace
 
-// The circle method: host 0 stays, the others move on by one place in each round.
+// The circle method: host 0 stays, and the other hosts move on by one place in each round.
 std::vector<std::vector<std::pair<std::size_t, std::size_t>>> tournament(std::size_t hosts) {
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> rounds;
-  const std::size_t places = hosts + hosts % 2;  // with an odd number one host rests
+  const std::size_t places = hosts + hosts % 2;  // if the number is odd, one host rests
   for (std::size_t round = 0; round + 1 < places; ++round) {
     const auto at = [&](std::size_t place) {
       return place == 0 ? 0 : 1 + (place - 1 + round) % (places - 1);

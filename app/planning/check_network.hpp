@@ -12,26 +12,26 @@
 
 namespace dp {
 
-// Both directions between two hosts, measured while both send.
+// The two directions between two hosts, measured while both hosts send.
 struct HostPair {
   int first_rank = 0, second_rank = 0;  // the lowest ranks of the two hosts
   LinkProbe to_first, to_second;
-  // On rank 0: the interface and address by which the first host sends to the second one, and the
-  // second one's for the way back.
+  // On rank 0: the interface and address through which the first host sends to the second one, and
+  // those through which the second host sends back.
   std::string there = {}, back = {};
 };
 
-// Collective: probes every pair of hosts, several pairs at the same time, each host in one pair.
-// Takes about half a second for each of the H - 1 rounds of H hosts. All ranks get the same list;
-// only rank 0 gets the routes.
+// Collective. Probes every pair of hosts. In a round, each host belongs to one pair, and all pairs
+// are probed at the same time. H hosts need H - 1 rounds, of about half a second each. All ranks
+// get the same list, but only rank 0 gets the routes.
 [[nodiscard]] std::vector<HostPair> probe_hosts(Communicator& comm);
 
-// The port of each host: the rate of the ring's slowest link or, if the host has a clearly faster
-// link to another host, that link's rate. On one host it is the rate between its ranks. hosts: each
-// rank's host as a number from 0.
+// The port of each host. Its bandwidth is that of the ring's slowest link or, if the host has a
+// clearly faster link to another host, that of the faster link. If there is only one host, it is
+// the bandwidth between its ranks. hosts: each rank's host as a number from 0.
 [[nodiscard]] NetworkPorts ports_of(const LinkProbe& ring, std::span<const HostPair> pairs,
                                     std::span<const int> hosts);
-// Collective: the same, after measuring pairs of hosts if the ring's links differ.
+// Collective. Returns the same, but first measures the pairs of hosts if the ring's links differ.
 [[nodiscard]] NetworkPorts measure_ports(Communicator& comm, const LinkProbe& ring,
                                          std::span<const int> hosts);
 

@@ -19,8 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are measured
-constexpr std::size_t kPasses = 3;             // the median counts
+constexpr std::size_t kMostFloats = 1u << 20;  // at most this much of the gradient is measured
+constexpr std::size_t kPasses = 3;             // of which the median counts
 
 template <class F>
 double seconds_of(F f) {
@@ -41,8 +41,8 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
-// The step at which a codec with `bits=` sends this many bits per value; 0: the codec's own choice.
-// bytes(step) is the number of bytes that the values take at a step.
+// The quantiser step at which a codec sends as many bits per value as its `bits=` asks for; 0: the
+// codec's own choice. bytes(step) returns the bytes that the values take with a quantiser step.
 template <class F>
 float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
@@ -54,7 +54,7 @@ float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   }
   const double rms = std::sqrt(squares / static_cast<double>(values.size()));
   if (!(rms > 0.0) || !std::isfinite(rms)) return 0;
-  double fine = 0.01 * rms, coarse = 100.0 * rms;  // more bytes than wanted, and fewer
+  double fine = 0.01 * rms, coarse = 100.0 * rms;  // too many bytes, and too few
   for (int i = 0; i < 12; ++i) {
     const double step = std::sqrt(fine * coarse);
     (bytes(static_cast<float>(step)) > wanted ? fine : coarse) = step;
@@ -76,7 +76,7 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
   });
   std::vector<double> encode_s, decode_s;
   double bytes = 0.0;
-  // The first pass brings the memory in and is not counted.
+  // The first pass only warms the caches and is not counted.
   for (std::size_t pass = 0; pass <= kPasses; ++pass) {
     double encode = 0.0, decode = 0.0;
     bytes = 0.0;
@@ -99,7 +99,8 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
     decode_s.push_back(decode);
   }
   const double floats = static_cast<double>(values.size());
-  // A codec with `bits=` keeps its bits in the mean over steps, whatever this gradient is.
+  // A codec with `bits=` sends these bits in the mean over training steps, even if this gradient
+  // takes more or fewer.
   if (step > 0.0f) bytes = codec->spec().number("bits") / 8.0 * floats;
   return {.encode_s = median(encode_s) / floats,
           .decode_s = median(decode_s) / floats,
@@ -211,8 +212,8 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
   }
   const auto codec = make_codec(spec);
   std::vector<std::byte> payload(codec->max_payload_bytes(kPart));
-  // In the long run a residual lies anywhere between two codes. Small gradients then take bytes,
-  // too, because the parts that a step drops add up.
+  // After many training steps, a residual lies anywhere between two quantised values. Then small
+  // gradients take bytes, too, because what is dropped in each training step adds up.
   std::vector<float> residual(samples.size());
   const CounterRng places(1, RandomStream::byte_shares);
   std::vector<double> bytes(parts);
@@ -224,8 +225,8 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
     for (std::size_t i = 0; i < residual.size(); ++i) {
       residual[i] = step * static_cast<float>(places.uniform(i) - 0.5);
     }
-    // The head of a payload, which counts for less in a segment of the usual size. Zeros take fewer
-    // bytes than that.
+    // The head of a payload is subtracted, because it counts for less in a segment of the usual
+    // size. The difference may be below 0, because zeros take fewer bytes than this head.
     const double head = payload_bytes(std::vector<float>(kPart, step / 8), nullptr, step);
     for (std::size_t i = 0; i < parts; ++i) {
       float* const rest = spec.feedback ? residual.data() + kPart * i : nullptr;
@@ -270,7 +271,8 @@ SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figur
        exchange_kind(spec).sums(spec, bucket.elements, bucket.tensors)) {
     const bool is_second = !simulated.sums.empty();
     simulated.sums.push_back(
-        // A bucket that is exchanged in every k-th step counts as a k-th of its size in each step.
+        // A bucket that is exchanged only in every k-th step counts in each step with 1/k of its
+        // size.
         {.elements = (elements + bucket.every - 1) / bucket.every,
          .segment = segment_floats(segment_bytes, *codec),
          .costs = costs,

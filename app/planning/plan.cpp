@@ -1,7 +1,7 @@
-// dptrain --plan, in this order: rehearse a few steps of the run without an exchange, and measure
-// the codecs on its gradient; measure the network, unless rates= gives it (plan_run). Then, for
-// each number of ranks, batch and network, predict a step with every codec, topology and length of
-// rounds, and print the ranked table (print_plans). Rank 0 alone predicts and prints.
+// dptrain --plan first rehearses a few steps of the run without an exchange, measures the codecs on
+// the run's gradient, and measures the network, unless rates= describes it (plan_run). Then, for
+// each number of ranks, batch and network, it predicts a step with every codec, topology and length
+// of rounds, and prints the ranked table (print_plans). Rank 0 alone predicts and prints.
 #include "app/planning/plan.hpp"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@
 namespace dp {
 namespace {
 
-// The codec of auto without its limits, for the line `rate:`. Small tensors have another codec.
+// The codec of "auto" without its limits, for the line `rate:`. Small tensors have another codec.
 CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; }
 
 Options rehearsal_options(const Options& options) {
@@ -57,12 +57,12 @@ struct Network {
   NetworkPorts ports;      // by host
   std::vector<int> hosts;  // by rank
   LinkProbe slowest;
-  std::vector<std::uint32_t> owner_weights;  // of direct, by rank; empty: all alike
+  std::vector<std::uint32_t> owner_weights;  // by rank, for topology "direct"; empty: all alike
 };
 
 // The network as it was measured.
 struct MeasuredNetwork {
-  LinkProbe ring;      // all ranks send at the same time
+  LinkProbe ring;      // measured while all ranks send at the same time
   NetworkPorts ports;  // by host
   std::vector<int> hosts;
   std::vector<std::uint32_t> owner_weights;
@@ -95,7 +95,7 @@ Network as_measured(const MeasuredNetwork& measured) {
           .owner_weights = measured.owner_weights};
 }
 
-// Every rank on a host of its own, all links alike.
+// A network in which every rank is on a host of its own, and all links are alike.
 Network alike(std::string name, std::size_t ranks, double bytes_per_s, double latency_s) {
   Network network;
   network.name = std::move(name);
@@ -121,7 +121,7 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
   std::vector<Network> networks;
   for (const BitRate& rate : options.plan.rates) {
     const double latency_s = 1e-3 * options.plan.delay_ms;
-    // The headers of TCP over Ethernet take a part of a nominal rate.
+    // The headers of TCP over Ethernet take a part of the nominal bandwidth.
     const double bytes_per_s =
         rate.bit_per_s / 8 / (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
     networks.push_back(alike(
@@ -166,7 +166,7 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   return choice;
 }
 
-// The bits per value that would hide behind backward, if all buckets of matrices had the same.
+// The bits per value that would hide behind backward if all buckets of matrices had the same bits.
 std::string hidden_bits(const Calibration& calibration, const StepChoice& choice) {
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
@@ -213,7 +213,7 @@ void report_single_values(const Options& options, const TrainingImages& images,
   if (comm.rank() == 0) std::fprintf(stderr, "dptrain: %s\n", found->text.c_str());
 }
 
-// The same, as a note, for a planned run with another number of ranks or images.
+// The text for a planned run with another number of ranks or images, where it is only a note.
 std::string note_single_values(const Options& options, const TrainingImages& images,
                                std::int64_t ranks, std::int64_t batch) {
   Options planned = options;
@@ -343,7 +343,7 @@ void plan_run(const Options& options, Communicator& comm) {
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.machine.share.cores_per_rank;
     facts = gather_share_facts(run);
-    // Small tensors may have another codec than the rest.
+    // The codecs of buckets are collected, because small tensors may have another codec.
     std::vector<CodecSpec> codecs = {CodecSpec::exact()};
     std::vector<CompressChoice> choices = codecs_of(options);
     choices.push_back(rated_choice());
@@ -356,7 +356,7 @@ void plan_run(const Options& options, Communicator& comm) {
     }
     measure_codecs(*run.replica, comm.rank(), codecs, has_dense, calibration);
   }
-  // The communicator is the main thread's again.
+  // From here on, the main thread owns the communicator again.
   MeasuredNetwork measured;
   measured.hosts = host_numbers(comm.hosts());
   if (options.plan.rates.empty()) measured = measure(options, comm);

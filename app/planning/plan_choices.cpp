@@ -18,7 +18,7 @@
 namespace dp {
 namespace {
 
-// With more ranks grid may be quicker than direct.
+// With more ranks, the topology "grid" may be faster than "direct".
 constexpr std::size_t kSomeRanks = 8;
 
 }  // namespace
@@ -98,7 +98,8 @@ std::vector<std::size_t> planned_images(const Options& options, const Calibratio
     measurements.push_back({.compute_s = factor * computes_s[r % measured],
                             .most_images = parts * facts.most_images[r % measured]});
   }
-  // If the ranks end within a turn, some machines may be left out.
+  // Numbers machines anew, without gaps: if not all measured ranks are repeated equally often, some
+  // machines may have no rank.
   std::map<std::size_t, std::size_t> numbers;
   for (std::size_t& machine : machines) {
     machine = numbers.try_emplace(machine, numbers.size()).first->second;

@@ -1,5 +1,5 @@
-// The codecs, topologies and steps between exchanges that --plan compares: those that its options
-// name, or its own choice. Combinations that a run refuses are left out.
+// The codecs, topologies and steps between exchanges that --plan compares. The user names them with
+// --plan's options; otherwise --plan chooses. Combinations that a run refuses are left out.
 #pragma once
 
 #include <cstddef>
@@ -13,34 +13,36 @@
 
 namespace dp {
 
-// The codecs of the table, each once: those of codecs=, or else all that the run's optimiser
-// allows, auto, and the run's own.
+// The codecs of the table, each once: those of codecs=. Without it, they are all codecs that the
+// run's optimiser allows, "auto", and the run's own codec.
 [[nodiscard]] std::vector<CompressChoice> codecs_of(const Options& options);
-// The topologies of topologies=, or else those that suit the number of ranks.
+// The topologies of topologies= or, without it, those that suit the number of ranks.
 [[nodiscard]] std::vector<std::string> topologies_of(const Options& options, std::size_t ranks);
-// Steps between two exchanges: those of sync=, or else the run's.
+// The numbers of steps between two exchanges: those of sync= or, without it, the run's own.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
 // The longest round that --sync-every auto may choose; 0 if the plan does not predict its choice.
 [[nodiscard]] std::size_t most_steps_of_auto(const Options& options);
 
 // can_be_in_rounds(): whether a run with rounds accepts the codec. can_run(): whether a run accepts
-// all three.
+// the combination.
 [[nodiscard]] bool can_be_in_rounds(const CodecSpec& codec);
 [[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
-// By rank, the images of a run's first steps: as --shares says or, with auto, as the rehearsed
-// steps suggest; empty: even shares. factor: a rank's mean images divided by the images of a
-// rehearsed step. Ranks beyond the measured ones repeat these in turn.
+// The images of each rank in a run's first steps, as --shares says. With --shares auto, they follow
+// from the rehearsed steps. Empty: even shares. factor: a rank's mean images divided by the images
+// of a rehearsed step. If there are more ranks than were measured, the measured ranks are repeated
+// in turn.
 [[nodiscard]] std::vector<std::size_t> planned_images(const Options& options,
                                                       const Calibration& calibration,
                                                       const ShareFacts& facts, std::size_t ranks,
                                                       std::size_t global_batch, double factor);
-// By rank, its part of each bucket with topology direct, from the rates of the ranks' links. Empty:
-// all alike, or the rates were not measured for single ranks.
+// The part of each bucket that each rank owns with the topology "direct", from the bandwidths of
+// the ranks' links. Empty: all parts are alike, or the bandwidths of single ranks were not
+// measured.
 [[nodiscard]] std::vector<std::uint32_t> planned_owners(const Options& options,
                                                         std::vector<double> own_bytes_per_s);
 
-// A text about what the table leaves out; empty if nothing. Throws Error(usage) if it leaves out
+// Says what the table leaves out; empty if that is nothing. Throws Error(usage) if it is
 // everything.
 [[nodiscard]] std::string left_out(const Options& options);
 

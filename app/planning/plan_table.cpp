@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// As options of dptrain.
+// The row as options of dptrain.
 std::string options_of(const PlanRow& row) {
   std::string text = fmt::format("--topology {} --compress {}", row.topology, row.codec);
   if (row.sync_every > 1) text += fmt::format(" --sync-every {}", row.sync_every);

@@ -1,8 +1,8 @@
-// A table of --plan: its rows, their order, and its quickest row.
+// A table of --plan: its rows, their order, and the sentence about the quickest row.
 //
-// Rows are ranked by predicted time and bytes alone. The accuracy that a codec costs is not
-// predicted: the studies' tables (experiments/studies/exchange.md) and dpreport have measured
-// losses.
+// Rows are ranked by predicted time and bytes alone. How much accuracy a codec costs is not
+// predicted: for measured losses see the studies' tables (experiments/studies/exchange.md) and
+// dpreport.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +19,25 @@ struct PlanRow {
   std::size_t sync_every = 1;  // steps between two exchanges
   bool is_chosen = false;      // sync_every is what --sync-every auto would choose
   double step_s = 0.0, exposed_s = 0.0, compute_s = 0.0;
-  double sent_bytes = 0.0;                    // of the rank that sends most
-  std::optional<double> bits = std::nullopt;  // per value, of auto
+  double sent_bytes = 0.0;                    // by the rank that sends most
+  std::optional<double> bits = std::nullopt;  // per value, with "auto"
 
   // "auto (0.31 bits)"
   [[nodiscard]] std::string text() const;
 };
 
-// The shortest step first; of equally long steps the one that sends fewer bytes first.
+// Sorts rows by the time of a step. Of rows with equal times, the one that sends fewer bytes comes
+// first.
 void rank_rows(std::vector<PlanRow>& rows);
 
 [[nodiscard]] TextTable table_of(const std::vector<PlanRow>& rows);
 
-// Names two rows of a ranked table. The first is the quickest. The second has the same topology and
-// rounds, and sends the most bytes among the rows that take at most kNearQuickest times as long: it
-// drops the least of the gradient. Rows with longer rounds count only if there are no others,
-// because rounds change the training; a quicker one is named with its time. If the quickest row
-// still waits for the network, the text suggests what would help. Needs at least one row.
+// Names two rows of a ranked table, which needs at least one row. The first is the quickest among
+// the rows with the shortest rounds; longer ones are not considered, because rounds change the
+// training. The second drops the least of the gradient: it has the same topology and rounds, and
+// sends the most bytes among the rows that take at most kNearQuickest times as long. If the
+// quickest row still waits for the network, the text suggests what would help, and names a clearly
+// quicker row with longer rounds.
 inline constexpr double kNearQuickest = 1.05;
 [[nodiscard]] std::string quickest_text(const std::vector<PlanRow>& rows);
 

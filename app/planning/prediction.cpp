@@ -1,8 +1,8 @@
 // forecast_at() predicts a step at given bits. It puts together the computation of each rank,
 // scaled from rehearsed steps (times_of), the costs of codecs, interpolated between measured bits
 // (figures_at), and the ports of hosts, and simulates the exchange (simulate_steps). predict_step()
-// first finds the bits: for auto those that hide behind backward (hidden_budget), for other codecs
-// with bits= by the run's plan.
+// first finds the bits. With "auto", they are those that hide behind backward (hidden_budget);
+// other codecs with bits= spend them by the run's plan.
 #include "app/planning/prediction.hpp"
 
 #include <algorithm>
@@ -25,9 +25,9 @@
 namespace dp {
 namespace {
 
-// Cost of a message and of its bytes in the reducer's thread, besides the codec: calls of MPI, and
-// copies into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one
-// direction.
+// What a message and each of its bytes cost in the reducer's thread, besides the codec: calls of
+// MPI, and copies into and out of the operating system's buffers. A core carries about 1 GB/s over
+// TCP in one direction.
 constexpr double kMessage_s = 20e-6;
 constexpr double kByte_s = 1e-9;
 
@@ -41,14 +41,15 @@ CodecFigures mean_of(const std::vector<CodecFigures>& all) {
   return mean;
 }
 
-// The factor for the rank's computation of a measured step.
+// The rank's computing time, divided by that of the measured step.
 double factor_of(const StepChoice& choice, std::size_t rank) {
   if (choice.image_factors.empty()) return choice.batch_factor;
   const StepModel model = StepModel::guess(1.0, 1.0);
   return choice.batch_factor * (model.fixed_s + model.image_s * choice.image_factors[rank]);
 }
 
-// A rank's times for these buckets. The update's time does not depend on the batch.
+// A rank's computing times, and when each bucket is ready. The update's time does not depend on the
+// batch.
 ComputeTimes times_of(const std::vector<RehearsedStep>& measured, std::size_t rank,
                       const StepChoice& choice) {
   const RehearsedStep& step = measured[rank % measured.size()];
@@ -88,7 +89,7 @@ struct RatedFigures {
 };
 
 // The costs of a codec with bits= at this many bits, and the distribution of its bytes. Both are
-// interpolated between two measured bits, over their logarithm.
+// interpolated between the two nearest measured points, on a logarithmic scale of bits.
 RatedFigures figures_at(const Calibration& calibration, const CodecSpec& codec, double bits) {
   RatedFigures figures;
   if (dense_bits_of(bits) != 0) {
@@ -113,8 +114,8 @@ RatedFigures figures_at(const Calibration& calibration, const CodecSpec& codec, 
   return figures;
 }
 
-// The rate at which a rank's port carries its messages. Messages to ranks of its own host do not
-// use the port.
+// The bandwidth with which a host's port carries one rank's messages. Messages to ranks of the same
+// host do not use the port.
 double goodput_of(const StepChoice& choice, std::size_t rank) {
   const auto ranks = static_cast<double>(choice.hosts.size());
   const auto here = static_cast<double>(std::ranges::count(choice.hosts, choice.hosts[rank]));
@@ -125,7 +126,7 @@ double goodput_of(const StepChoice& choice, std::size_t rank) {
   return port_bytes_per_s / here * (ranks - 1) / (ranks - here);
 }
 
-// How many times the bytes of an encoded bucket pass through the rank's port.
+// The bytes that pass through the rank's port, divided by the bytes of an encoded bucket.
 double wire_factor_of(const StepChoice& choice, std::size_t rank) {
   const Topology& topology = find_topology(choice.topology);
   if (topology.has_owner_weights && !choice.owner_weights.empty()) {
@@ -134,7 +135,7 @@ double wire_factor_of(const StepChoice& choice, std::size_t rank) {
   return topology.wire_factor(choice.hosts.size(), choice.hosts, rank);
 }
 
-// Auto's choice a few steps after the links have begun to carry this budget.
+// What "auto" chooses when the links have carried this budget for a few training steps.
 double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   DenseChoice choice;
   double bits = 0.0;
@@ -144,7 +145,7 @@ double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   return bits;
 }
 
-// The mean of the planned bits from `begin` to `end`, as fractions of the run.
+// The mean of the planned bits from `begin` to `end`, which are fractions of the run.
 double mean_planned_bits(double mean, double begin, double end) {
   constexpr int kPlaces = 8;
   double sum = 0.0;
@@ -154,8 +155,8 @@ double mean_planned_bits(double mean, double begin, double end) {
   return sum / kPlaces;
 }
 
-// The factor that corrects byte shares. They are relative to the mean of all matrices, but the bits
-// are the mean of the matrices that the codec sends, which may be fewer (--compress-exclude).
+// The factor that corrects byte shares. Byte shares are relative to the mean of all matrices, but
+// the bits are the mean of only those matrices that the codec sends (--compress-exclude).
 double correction_of(const Calibration& calibration, std::span<const Bucket> buckets, double bits) {
   double values = 0.0, shares = 0.0;
   for (const Bucket& bucket : buckets) {
@@ -171,8 +172,8 @@ double correction_of(const Calibration& calibration, std::span<const Bucket> buc
 
 // A step in which codecs with bits= send this many bits.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
-  // Codecs were measured while all ranks used the shared cores. The simulation itself slows an
-  // action down while others run, so it starts from the time on a core that nobody else uses.
+  // Codecs were measured while all ranks used the shared cores. The simulation slows an action down
+  // while other actions run, so it needs the time on a core that nothing else uses.
   const double crowd = calibration.shared_cores > 0.0
                            ? std::max(1.0, static_cast<double>(calibration.steps.front().size()) /
                                                calibration.shared_cores)
@@ -198,7 +199,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.window = choice.window;
   setup.buckets_in_flight = choice.buckets_in_flight;
   setup.exact = exact_costs(exact);
-  // If ranks share a core, their threads share it, too. The codecs were measured like that.
+  // If ranks share a core, messages take longer. The codecs' times already include this, because
+  // they were measured on shared cores.
   const double share = std::max(1.0, 1.0 / calibration.cores_per_rank);
   setup.message_bytes = LinkModel::kMessageBytes;
   setup.message_s = share * kMessage_s;
@@ -206,8 +208,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
   setup.shared_cores = calibration.shared_cores;
-  // The last steps; of many ranks only a few, because simulating a rank's step takes some ten
-  // milliseconds.
+  // Only the last steps are simulated, and fewer if there are many ranks, because simulating one
+  // rank's step takes some ten milliseconds.
   constexpr std::size_t kMostRankSteps = 40;
   const std::size_t count =
       std::clamp<std::size_t>(kMostRankSteps / choice.hosts.size(), 1, calibration.steps.size());
@@ -230,7 +232,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   return forecast;
 }
 
-// The rate that --throttle leaves of the run's link. --throttle counts the headers of frames, too.
+// The bandwidth that --throttle leaves of the run's link. The limit includes the headers of frames.
 double throttled_rate(const RunPlan& plan) {
   return std::min(plan.link.bytes_per_s, LinkModel::goodput(plan.options.throttle.bit_per_s));
 }
@@ -325,7 +327,8 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
         buckets[b].ready_s += times.ready_s[b] / count;
       }
     }
-    // In rounds an exchange has a share of the round's time, and also the steps of its delay.
+    // In rounds, an exchange may take a fraction of the round's time, besides the steps of its
+    // delay.
     const RateBudget own =
         hidden_rate({.buckets = buckets,
                      .backward_end_s = backward_end_s + choice.round_delay * step_s,
@@ -364,7 +367,7 @@ Prediction predict_step(const Calibration& calibration, const StepChoice& choice
 
 std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
                          const StepForecast& forecast, std::size_t most) {
-  // The first gradient is final soon after backward has begun.
+  // Backward is counted from the first final gradient, which comes soon after backward has begun.
   double backward_s = 0.0;
   for (const std::vector<RehearsedStep>& step : calibration.steps) {
     for (const RehearsedStep& rank : step) {
@@ -420,8 +423,8 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
   }
   choice.window = reducer.window();
   choice.overlaps = plan.options.overlap;
-  // If rounds begin in a later epoch, the run begins with an exchange at every step, which is
-  // predicted.
+  // If rounds begin in a later epoch, the prediction is for the steps before, with an exchange at
+  // every step.
   if (plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1) {
     choice.round_delay = static_cast<double>(plan.options.sync_delay);
     // The last round of an epoch may be shorter.

@@ -1,6 +1,6 @@
-// Predicts a step from earlier measurements: of the computation (rehearsal.hpp), the codecs
-// (codec_costs.hpp) and the link (comm/network/link_probe.hpp). comm/network/step_simulation.hpp
-// puts them together.
+// Predicts a training step from measurements of the computation (rehearsal.hpp), of the codecs
+// (codec_costs.hpp) and of the link (comm/network/link_probe.hpp).
+// comm/network/step_simulation.hpp puts these together.
 #pragma once
 
 #include <cstddef>
@@ -26,27 +26,28 @@ namespace dp {
 struct Calibration {
   std::vector<TensorSlot> tensors;
   std::vector<std::vector<RehearsedStep>> steps;  // [step][rank]
-  // Means over ranks. The cost of a codec with bits= at other bits is interpolated between these.
+  // Means over ranks. Codecs with bits= have entries for several bits; costs at other bits are
+  // interpolated between these entries.
   std::map<CodecSpec, CodecFigures> codecs;
   // How codecs with bits= distribute their bytes, measured by rank 0.
   std::map<CodecSpec, ByteShares> byte_shares;
-  // Whether the ranks compute on the processors that their exchange needs, too.
+  // Whether the ranks compute on the same processors that their exchange needs.
   bool shares_processor = true;
   double cores_per_rank = 1.0;
-  // As in StepSetup: cores that the threads of all ranks share, for ranks that do not compute. The
-  // codecs were measured while all ranks used these cores.
+  // As in StepSetup: the number of cores that the threads of all ranks share, if the ranks only
+  // exchange and do not compute. The codecs were measured while all ranks used these cores.
   double shared_cores = 0.0;
 
-  // Time from the beginning of a step to the beginning of the next, without an exchange: each
-  // rank's median, and the slowest rank's.
+  // The time from the beginning of a step to the beginning of the next, without an exchange. The
+  // first function returns each rank's median, and the second one the slowest rank's.
   [[nodiscard]] std::vector<double> computes_s() const;
   [[nodiscard]] double compute_s() const;
 };
 
-// Collective, between steps: measures these codecs on the gradient of the last step, on all ranks
+// Collective, between steps. Measures these codecs on the gradient of the last step, on all ranks
 // at the same time, as in an exchange. A codec with bits= is measured at several bits. has_dense:
-// the dense forms that auto may send are measured, too. Rank 0 also measures how codecs with bits=
-// distribute their bytes, while the others wait.
+// whether the dense forms that "auto" may send are measured, too. Rank 0 also measures how codecs
+// with bits= distribute their bytes, while the other ranks wait.
 void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
                     bool has_dense, Calibration& calibration);
 // The same on a gradient in host memory.
@@ -56,23 +57,23 @@ void measure_codecs(Reducer& reducer, std::span<const float> gradient, int rank,
 // The step to predict.
 struct StepChoice {
   std::vector<Bucket> buckets;
-  std::optional<RateLimits> limits = std::nullopt;  // of auto
+  std::optional<RateLimits> limits = std::nullopt;  // the limits of "auto", if that is the choice
   std::string topology = "ring";
   NetworkPorts ports;
-  std::vector<int> hosts;  // by rank; ranks beyond the measured ones repeat these in turn
+  std::vector<int> hosts;  // by rank; if more than were measured, measured ranks are repeated
   std::size_t segment_bytes = ReducerOptions().segment_bytes;
   std::size_t window = ReducerOptions().window;
   std::size_t buckets_in_flight = ReducerOptions().buckets_in_flight;
   bool overlaps = true;
-  double batch_factor = 1.0;  // images of a step, divided by those measured
-  // By rank: its images, divided by batch_factor times the images of the measured step; empty: 1. A
-  // part of a step's time is fixed and does not shrink with the images (StepModel::guess).
+  double batch_factor = 1.0;  // images of a step, divided by those of the measured step
+  // For each rank, its images divided by the ranks' mean; empty: 1 for every rank. A part of a
+  // step's time is fixed and does not shrink with the images (StepModel::guess).
   std::vector<double> image_factors = {};
-  std::vector<std::uint32_t> owner_weights = {};  // of direct, by rank (owner_weights.hpp)
+  std::vector<std::uint32_t> owner_weights = {};  // for "direct", by rank (owner_weights.hpp)
   // The steps between two exchanges; 0: an exchange at every step. In rounds nothing is sent while
   // backward computes, and the cost of an exchange is spread over the steps of its round.
   double round_steps = 0.0;
-  double round_delay = 0.0;  // steps that run while a round's exchange does
+  double round_delay = 0.0;  // the steps of the next round that run during a round's exchange
 };
 
 // The bits per value that hide behind backward on every rank, as AutoRate finds them in a run.
@@ -80,40 +81,42 @@ struct StepChoice {
 
 struct Prediction {
   StepForecast step;
-  // Per value, for codecs with bits=. With auto, the bits that hide, within its limits; otherwise
-  // the mean of the run. NaN for other codecs.
+  // The bits per value of codecs with bits=; NaN for other codecs. With "auto", they are the bits
+  // that hide behind backward, within the limits. Otherwise they are the mean over the run.
   double bits = RateReport::kNothing;
 };
 
 // Asserts that the codecs of all buckets were measured.
 //
-// With auto it predicts a step after the first ones, when the rate has settled at what hides. A
-// codec with bits= spends them by the run's plan (planned_bits in comm/rate/rate_control.hpp). The
-// prediction is then the mean over the first and the second quarter of the run and its second half.
+// With "auto", the predicted step is one after the first few steps, when the bits have settled at
+// what hides behind backward. Without "auto", a codec with bits= spends its bits by the run's plan
+// (planned_bits in comm/rate/rate_control.hpp). The prediction is then a mean over the run, for
+// which the first quarter, the second quarter and the second half are predicted.
 [[nodiscard]] Prediction predict_step(const Calibration& calibration, const StepChoice& choice);
-// The codec that sends values with this many bits: the same codec with these bits, or the dense
-// form that has them.
+// The codec that sends values with this many bits: the dense form with exactly these bits, if there
+// is one, and otherwise the same codec with these bits.
 [[nodiscard]] CodecSpec codec_at(const CodecSpec& codec, double bits);
 
-// The steps between two exchanges that --sync-every auto would choose after an epoch of steps with
-// this forecast, which has an exchange at every step (round_schedule.hpp); at most `most`.
+// The number of steps between two exchanges, at most `most`, that --sync-every auto would choose
+// after an epoch (round_schedule.hpp). forecast: a step of that epoch, which has an exchange at
+// every step.
 [[nodiscard]] std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
                                        const StepForecast& forecast, std::size_t most);
 
-// Whether a run's own steps can be predicted: its link was measured, no layer gathers values of all
-// ranks (--sync-bn), and it has no more than kMostPredictedRanks ranks, because more take long to
-// simulate. The same on all ranks.
+// Whether a run's own steps can be predicted. This needs a measured link, no layer that gathers
+// values of all ranks (--sync-bn), and no more than kMostPredictedRanks ranks, because more take
+// long to simulate. All ranks get the same answer.
 inline constexpr std::size_t kMostPredictedRanks = 32;
 [[nodiscard]] bool can_predict(const RunPlan& plan);
 
-// Collective, before the first step of a run: rehearses a few steps with the first batch size. If
-// the run can be predicted, it also measures the run's codecs.
+// Collective, before the first step of a run. Rehearses a few steps with the first batch size and,
+// if the run can be predicted, measures the run's codecs.
 [[nodiscard]] Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share,
                                        Replica& replica, Loader& images);
 
-// Collective, after rehearse_run(): predicts the run's own steps, with its codec (after a warm-up);
-// with --sync-every auto, until it chooses rounds. Returns the prediction on rank 0, nothing on the
-// others. image_factors: as in StepChoice.
+// Collective, after rehearse_run(). Predicts the steps of the run with its codec, after a warm-up
+// of the codec. With --sync-every auto, the prediction holds until rounds are chosen. Returns it on
+// rank 0, and nothing on other ranks. image_factors: as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                                     std::vector<double> image_factors,
                                                     const Calibration& calibration,

@@ -15,7 +15,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The state of a replica, which it gets back at the end.
+// Keeps a copy of a replica's state, and puts it back at the end.
 class KeptState {
  public:
   explicit KeptState(Replica& replica) : device_(replica.device()) {
@@ -70,12 +70,13 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
-// begin_s: when the ranks began together. If ranks share cores, some get one late.
+// begin_s: when the ranks began the step together. It is not taken here, because ranks that share
+// cores may get a core late.
 RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
                             std::uint64_t step, double begin_s) {
   using Marks = Replica::RehearsalMarks;
   RehearsedStep times;
-  double before_s = 0.0;  // waits for the batch, and the parts before the last one
+  double before_s = 0.0;  // the waits for batches, and the parts before the last one
   for (std::size_t part = 0; part < options.parts; ++part) {
     const Batch& batch = options.next();
     replica.prepare(batch.samples, net::Mode::training);

@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// While it lives, the weights are the averaged ones.
+// While an object of this class exists, the replica has the averaged weights.
 class AveragedWeights {
  public:
   explicit AveragedWeights(Replica& replica) : policy_(replica.policy()) {
@@ -62,8 +62,8 @@ std::vector<View> views_of(const Options& options) {
           view(-1, true, 0.125f), view(1, false, 0.125f), view(1, true, 0.125f)};
 }
 
-// Adds the loss of one image, and whether the model is right. It chooses the class with the largest
-// logit; of several, the first.
+// Adds the loss of one image, and counts whether the model is right. The model's choice is the
+// class with the largest logit, or the first of these if several are equal.
 void add_result(std::span<const float> logits, std::int32_t label, LossSums& sums) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   double all = 0;
@@ -113,7 +113,7 @@ EvaluationResult evaluate_augmented(const Options& options, Replica& replica, Lo
   const AveragedWeights averaged(replica);
   average_statistics(replica, shares);
   const std::size_t classes = replica.network().classes();
-  std::vector<float> sums;  // of this rank's images, a row of weighted logits each
+  std::vector<float> sums;  // a row of weighted logits for each image of this rank
   std::vector<std::int32_t> labels;
   for (const View& view : views_of(options)) {
     const bool is_first = labels.empty();

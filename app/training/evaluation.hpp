@@ -21,9 +21,9 @@ void average_statistics(Replica& replica, const Shares& shares);
 // Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
 // logits are averaged before the loss is computed and the class chosen.
 //     mirror   the image and its mirror image, with equal weights
-//     shift    one half of the weight as in mirror; the other half is the image moved by a pixel up
-//              and left, and by a pixel down and right, each also mirrored. Pixels that come in at
-//              the edges are as --augment on:fill= says
+//     shift    the same two images with one half of the weight. The other half goes to the image
+//              moved by a pixel up and left, and by a pixel down and right, each also mirrored.
+//              --augment on:fill= decides which pixels come in at the edges
 [[nodiscard]] EvaluationResult evaluate_augmented(const Options& options, Replica& replica,
                                                   Loader& images, const Shares& shares);
 

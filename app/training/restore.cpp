@@ -41,9 +41,9 @@ void write_shares(Device& device, const StateBlock& block, std::span<const doubl
   write_floats(device, block, values);
 }
 
-// Ranks without a part of their own take the mean of the others' running statistics and, in rounds,
-// of the others' parameters and optimiser state. State that is spread over ranks is divided
-// equally.
+// Ranks without a part of their own take the mean of the other ranks' running statistics and, if
+// ranks exchange in rounds, of their parameters and optimiser state. State that is spread over
+// ranks is divided equally.
 void average_own(Device& device, Communicator& comm, const StateList& list, bool has_own) {
   const auto with = comm.all_sum(std::int64_t{has_own});
   if (with == 0) return;

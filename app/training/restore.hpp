@@ -1,4 +1,4 @@
-// Restores a run's state from its checkpoint, also with another number of ranks.
+// Restores a run's state from its checkpoint, even if the number of ranks has changed.
 #pragma once
 
 #include <span>
@@ -12,16 +12,17 @@
 
 namespace dp {
 
-// Collective, between steps. Residuals are added up: the residual of rank r goes to rank r mod P
-// and, with the topology hierarchical, on to the leader of its host, the only rank there that
-// encodes. A rank without a part takes the mean of the others' running statistics, and begins with
-// empty residuals. Returns lines for the user: what is lost, and what the run has no place for.
+// Collective, between steps. In a run of P ranks, the residual of the checkpoint's rank r is added
+// to that of rank r mod P. With the topology "hierarchical" it goes on to the leader of that rank's
+// host, because only leaders encode. A rank that has no part in the checkpoint takes the mean of
+// the other ranks' running statistics, and begins with an empty residual. Returns lines that tell
+// the user which state is lost, and for which state the run has no place.
 [[nodiscard]] std::vector<std::string> restore_run(Replica& replica, const StateList& list,
                                                    const ResumePoint& point, const RunFacts& facts,
                                                    bool is_hierarchical);
 
-// Collective; the last step of restore_run(). Adds every rank's residual to the residual of the
-// lowest rank of its host, and clears it. hosts: each rank's host as a number.
+// Collective; the last part of restore_run(). Adds each rank's residual to that of the lowest rank
+// on the same host, and clears the rank's own. hosts: each rank's host as a number.
 void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateList& list,
                                 std::span<const int> hosts);
 

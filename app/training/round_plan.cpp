@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kEntry = "round_steps";
 
-// An earlier run's choice for this epoch; after its last epoch, its last choice.
+// An earlier run's choice for this epoch, or its last choice if that run had fewer epochs.
 std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) {
   if (list.empty()) return std::nullopt;
   const std::vector<std::string> numbers = split_at_commas(list);
@@ -25,7 +25,9 @@ std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) 
 
 }  // namespace
 
-// The same on all ranks. One rank alone and a codec's warm-up measure nothing that counts.
+// All ranks choose the same number. It stays as it is if there is only one rank, which exchanges
+// nothing, or if the epoch before belonged to the codec's warm-up, which says nothing about later
+// epochs.
 void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   if (!schedule_.is_auto()) return;
   const std::size_t before = std::max<std::size_t>(schedule_.steps, 1);
@@ -60,7 +62,7 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
       steps == 1 ? "step" : fmt::format("{} steps, behind the next {}", steps, steps - 1), why));
 }
 
-// The last number counts. Rounds begin with the first number that is not 1.
+// The last number is that of the current epoch. Rounds begin with the first number above 1.
 void RoundPlan::take(std::string steps) {
   if (steps.empty()) return;
   chosen_ = std::move(steps);

@@ -1,5 +1,6 @@
-// The steps between two exchanges in each epoch (--sync-every): as the option says; with auto, as
-// chosen from the measurements of the epoch before, or as in an earlier run.
+// Decides how many training steps lie between two exchanges in each epoch (--sync-every). The
+// option gives the number; with "auto" it is chosen from the measurements of the epoch before, or
+// repeated from an earlier run.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +16,17 @@ namespace dp {
 
 class RoundPlan {
  public:
-  // All three outlive this object.
+  // All three arguments must outlive this object.
   RoundPlan(const RunPlan& plan, Replica& replica, Recorder& recorder)
       : plan_(plan), replica_(replica), recorder_(recorder), schedule_(plan.rounds) {}
 
-  // The steps of a round in this epoch; 0: gradients are exchanged at every step.
+  // The number of training steps in a round of this epoch; 0: gradients are exchanged at every
+  // step.
   [[nodiscard]] std::size_t steps_in(std::size_t epoch) const {
     return schedule_.has_rounds_in(epoch) ? schedule_.steps : 0;
   }
-  // Collective, before an epoch that is not resumed in its middle. last: this rank's measurements
-  // of the epoch before.
+  // Collective. Call it before each epoch, except one that is resumed in its middle. last: this
+  // rank's measurements of the epoch before.
   void choose(std::size_t epoch, const EpochTally& last);
 
   // A checkpoint stores the choices of all epochs so far.

@@ -21,19 +21,18 @@
 namespace dp {
 namespace {
 
-// The steps between two decisions. Very uneven machines show it sooner, so the first interval is
-// shorter. After kCalm intervals without a change, decisions are rarer. The first steps after a
-// change do not count: they were divided as before, or make the plans of new sizes. A GPU's times
-// are known a step later.
+// The number of steps between two decisions. The first interval is shorter, because very uneven
+// machines can be seen early. After kCalm intervals without a change, decisions become rarer. The
+// first kUncounted steps after a change are not measured: they still have the old shares or make
+// plans for the new ones, and a GPU's times become known one step late.
 constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kCalmInterval = 16, kUncounted = 3;
 constexpr std::size_t kCalm = 4;
-// The fraction of the memory that is free after set-up, which the activations of larger shares may
-// use.
+// The activations of larger shares may use this fraction of the memory that is free after set-up.
 constexpr double kMemoryShare = 0.7;
 
 constexpr const char* kSharesEntry = "shares";
 
-// The mean of the middle half: a step that something else has delayed does not count.
+// The mean of the middle half of the values. A step that something else has delayed is outside it.
 double middle_mean(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t cut = values.size() / 4;
@@ -42,7 +41,7 @@ double middle_mean(std::vector<double> values) {
   return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
 }
 
-// The number of each rank's machine, by rank: a host's processors, or a GPU.
+// The number of each rank's machine. A machine is the processors of one host, or one GPU.
 std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
   const int gpu =
       device.kind() == DeviceKind::cuda ? comm.local_rank() % std::max(count_gpus(), 1) : -1;
@@ -56,7 +55,7 @@ std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
   return machines;
 }
 
-// The images of one part that this rank has memory for.
+// The number of images of one part for which this rank has memory.
 std::size_t images_in_memory(Run& run) {
   net::Network& network = run.replica->network();
   const std::size_t one = network.planned_bytes(1);
@@ -73,7 +72,7 @@ std::size_t images_in_memory(Run& run) {
 
 Shares shares_of(const std::vector<std::uint64_t>& images) {
   const auto [least, most] = std::ranges::minmax(images);
-  if (most - least <= 1) return {};  // no more uneven than even shares
+  if (most - least <= 1) return {};  // even shares may differ by one image, too
   return Shares(images);
 }
 
@@ -91,8 +90,8 @@ ShareFacts gather_share_facts(Run& run) {
   return facts;
 }
 
-// A GPU whose layers gather values of all ranks must make the plans of all sizes before the first
-// step (Replica::prepare).
+// With --sync-bn on a GPU, the shares do not change: layers gather values of all ranks, so the
+// plans of all batch sizes must be made before the first step (Replica::prepare).
 SharePlan::SharePlan(Run& run)
     : run_(run),
       is_auto_(run.plan.options.measures_shares() &&
@@ -107,7 +106,7 @@ SharePlan::SharePlan(Run& run)
     return;
   }
   ShareFacts facts = gather_share_facts(run);
-  if (facts.is_one_machine()) return;  // its ranks share alike
+  if (facts.is_one_machine()) return;  // the ranks of one machine get equal shares
   most_images_ = facts.most_images[static_cast<std::size_t>(run.comm.rank())];
   measures_ = true;
   if (run.comm.rank() == 0) {
@@ -116,7 +115,7 @@ SharePlan::SharePlan(Run& run)
   begin_interval(0);
 }
 
-// With --sync-bn layers wait for all ranks, so steps cannot be rehearsed.
+// With --sync-bn, layers wait for all ranks, so steps cannot be rehearsed.
 bool SharePlan::can_begin() const {
   return measures_ && !run_.checkpoint.resume && !run_.plan.options.sync_bn &&
          run_.plan.schedule.epochs > 0;
@@ -290,7 +289,7 @@ void SharePlan::restore(const CheckpointHead& head, std::uint64_t steps) {
     if (weights.size() != run_.plan.ranks) return std::nullopt;
     return Shares(std::move(weights));
   };
-  // Weights given with the option are the run's already.
+  // Weights that were given with the option are already set.
   if ((measures_ || !replayed_.empty()) && head.has(kSharesEntry)) {
     if (const auto shares = parse(head.get(kSharesEntry))) set(*shares);
     if (head.has("shares_next")) {

@@ -110,7 +110,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   }
 }
 
-// Sets the size of this epoch's steps, which a schedule may change.
+// Sets this epoch's batch size, which a schedule may change.
 void Trainer::plan_batch(std::size_t epoch) {
   const std::size_t before = batch_;
   batch_ = run_.plan.batches.batch_of(epoch, run_.plan.global_batch, first_loss_, last_loss_);
@@ -130,7 +130,7 @@ void Trainer::plan_batch(std::size_t epoch) {
       run_.plan.rate_factor(growth), why));
 }
 
-// The mean loss of the epoch over all ranks, for a dynamic schedule of batches.
+// Stores the epoch's mean loss over all ranks, which a dynamic schedule of batches needs.
 void Trainer::note_loss(std::size_t epoch) {
   if (run_.plan.batches.kind != BatchSchedule::Kind::dynamic) return;
   const LossSums& mine = tally_.loss;
@@ -171,7 +171,7 @@ void Trainer::step() {
   must_stop_ = replica_.policy().agree_on_stop(global_step_, result.stop);
 }
 
-// Takes the batch of this step, or its next part. Returns how long the loop has waited: 0 if the
+// Takes this step's batch, or the next part of it. Returns how long the loop has waited: 0 if the
 // batch was loaded ahead.
 double Trainer::take_batch(bool is_first_part) {
   const double waited_s = is_loaded_ ? 0.0 : load_next();
@@ -187,8 +187,8 @@ void Trainer::load_ahead(bool is_last_part, bool is_last_step) {
   if (!(is_last_part && is_last_step) && run_.train_loader->is_ready()) load_next();
 }
 
-// The beginning (offset 0) or end (1) of this step, in steps of the first epoch's length. It is
-// exactly the step's number if all epochs have the same length.
+// The place of this step's beginning (offset 0) or end (offset 1) in the run, as if each epoch had
+// as many steps as the first one. If all epochs do, this is exactly the number of steps so far.
 double Trainer::place_in_run(std::size_t offset) const {
   const auto per_epoch = static_cast<double>(run_.plan.schedule.steps_per_epoch);
   return static_cast<double>(tally_.epoch) * per_epoch +
@@ -248,7 +248,7 @@ bool Trainer::judge(const StepVerdict& verdict) {
   throw AgreedError(ErrorKind::data, message);
 }
 
-// After a lost exchange all ranks have gone back to the parameters of its beginning.
+// Reports lost exchanges. All ranks have already gone back to their last common parameters.
 void Trainer::note_exchanges(const SyncResult& result) {
   tally_.has_exchanged = result.has_exchanged;
   if (run_.plan.exchanges()) tally_.exchanges += result.exchanges;
@@ -269,11 +269,11 @@ void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
   RunStatus::say_step(global_step_);
-  // Between two exchanges the replicas may differ.
+  // Replicas may differ between two exchanges, so only steps with an exchange are checked.
   if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
     check_replicas();
   }
-  // A row of the log needs the times of its own step, a trace the times of its last step.
+  // A row of the log needs the times of its own step; a trace needs those of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace ||
@@ -305,8 +305,8 @@ double Trainer::load_next() {
 
 // ---- between epochs -----------------------------------------------------------------------------
 
-// Reports images that some rank could not decode and replaced. A rank notes each of its images
-// once.
+// Reports images that some rank could not decode and replaced. A rank notes an image only once, but
+// several ranks may note the same image.
 void Trainer::tell_bad_images() {
   if (!run_.data.train->may_have_notes()) return;
   std::string mine;
@@ -324,7 +324,7 @@ void Trainer::tell_bad_images() {
 }
 
 void Trainer::check_replicas() {
-  // Without an exchange the replicas differ.
+  // Without an exchange the replicas differ anyway.
   if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
   StateList state;
   replica_.list_state(state);
@@ -349,7 +349,7 @@ void Trainer::export_weights(const EvaluationResult& result) {
 }
 
 void Trainer::write_trace() {
-  // If the trace cannot be written, the end of the run tries once more.
+  // If the trace cannot be written, run() tries once more at the end.
   const RunTrace::Report report = run_.trace->write(replica_.sync().reducer());
   if (!report.text.empty()) recorder_.say(report.text);
   if (report.failure.empty()) {
@@ -373,7 +373,7 @@ void Trainer::stop() {
   recorder_.gather_steps();
   if (checkpoints_) end_checkpoints();
   recorder_.finish(false);
-  // Nobody leaves while others still need it.
+  // No rank leaves while other ranks still need it.
   replica_.sync().reducer().run([&](Communicator& comm) {
     replica_.policy().finish(comm);
     comm.barrier();

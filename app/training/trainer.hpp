@@ -35,10 +35,10 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective: makes the whole run and closes the log at its end. Files that cannot be written do
-  // not end it; rank 0 then returns a sentence that names them. If the run is asked to stop, all
-  // ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is called
-  // once, after the table of settings and before the state of an earlier start is restored.
+  // Collective: trains all epochs and closes the log at the end. A file that cannot be written does
+  // not end the run; rank 0 returns a sentence that names such files. If the run is asked to stop,
+  // all ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is
+  // called once, after the table of settings and before the state of an earlier start is restored.
   [[nodiscard]] std::string run(
       const std::function<void(Run&, SharePlan&)>& before_first_step = {});
 
@@ -46,7 +46,7 @@ class Trainer {
   void list_state(StateVisitor& visitor);
 
  private:
-  // This many steps, or rounds, in a row that are not finite end the run.
+  // The run ends if this many steps, or rounds, in a row give values that are not finite.
   static constexpr int kMostSkippedSteps = 5;
 
   void train_epoch(std::size_t epoch);
@@ -96,14 +96,14 @@ class Trainer {
   bool is_resumed_in_epoch_ = false;          // the next epoch was begun in an earlier session
   bool is_between_epochs_ = true;
   std::optional<double> rate_before_;  // the learning rate of the checkpoint, to be reported
-  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch; counted in the next one
+  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch; counted in the next epoch
   LapClock epoch_clock_;
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
-  bool must_stop_ = false;                 // all ranks have agreed on it after the last step
-  std::size_t batch_ = 0;                  // global, of the running epoch
-  double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
+  bool must_stop_ = false;                 // after the last step all ranks have agreed to stop
+  std::size_t batch_ = 0;                  // the global batch of the running epoch
+  double first_loss_ = 0, last_loss_ = 0;  // of the first and the last epoch; for a dynamic batch
   // The batch that was taken from the loader and is not yet computed.
   bool is_loaded_ = false;
   std::size_t loaded_global_samples_ = 0;

@@ -55,8 +55,8 @@ std::size_t Trainer::resume() {
   const ResumePoint& point = *run_.checkpoint.resume;
   const std::size_t epoch = point.epoch();
   rounds_.restore(point.head);
-  // Codecs depend on the epoch, and their state on the codec.
-  constexpr double kAnyRate = 1.0;  // the state that follows restores what depends on it
+  // The epoch decides which codec is used, and so which state there is to restore.
+  constexpr double kAnyRate = 1.0;  // what depends on the learning rate is restored below
   replica_.begin_epoch(epoch, kAnyRate, rounds_.steps_in(epoch));
   StateList state;
   list_state(state);
@@ -88,7 +88,8 @@ std::size_t Trainer::resume() {
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
 }
 
-// With more epochs than before, a falling schedule restarts at a higher rate.
+// Reports that the learning rate jumps. If the run now has more epochs, a falling schedule
+// continues at a higher rate.
 void Trainer::tell_learning_rate() {
   if (!rate_before_) return;
   recorder_.say(fmt::format(
@@ -98,8 +99,8 @@ void Trainer::tell_learning_rate() {
   rate_before_.reset();
 }
 
-// Not while an exchange is under way, because the question to the other ranks would wait for it. It
-// is asked again after the step in which the sum is applied.
+// Does nothing while an exchange is under way, because asking the other ranks would mean waiting
+// for that exchange. They are asked after the step in which its sum is applied.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
   if (!checkpoints_ || replica_.policy().is_under_way()) return;
   const bool asks = checkpoints_->asks_at(global_step_);
@@ -124,7 +125,7 @@ void Trainer::end_checkpoint_time() {
 void Trainer::write_checkpoint() {
   begin_checkpoint_time();
   RunStatus::say_step(global_step_, true);
-  recorder_.gather_steps();  // the log's copy has all rows
+  recorder_.gather_steps();  // so that the checkpoint's copy of the log has all rows
   StateList state;
   list_state(state);
   CheckpointExtras extras;
@@ -140,7 +141,7 @@ void Trainer::write_checkpoint() {
   end_checkpoint_time();
 }
 
-// The end of the run always has a checkpoint, so that more epochs can be added.
+// Makes sure that there is a checkpoint of the run's end, so that more epochs can be added later.
 void Trainer::end_checkpoints() {
   checkpoints_->finish();
   if (!is_newest_complete() && checkpoints_->hanging().empty()) {

@@ -12,7 +12,7 @@ namespace dp {
 struct AverageOptions {
   double ema_decay = 0;               // 0: no exponential average
   std::uint64_t lookahead_every = 0;  // 0: no Lookahead
-  double lookahead_share = 0.5;       // 0: falling
+  double lookahead_share = 0.5;       // 0: a share that falls during the run
 };
 
 class Averages {
@@ -28,7 +28,8 @@ class Averages {
     }
   }
 
-  // After an update. progress: the fraction of the run that is done, including the update.
+  // Call these after an update. progress: the fraction of the run that is done, including the
+  // update.
   void update_lookahead(double progress) {
     if (lookahead_) lookahead_->update(progress);
   }

@@ -14,7 +14,8 @@ void BatchFeed::prepare(std::size_t samples) {
   const ImageShape& image = network_.image();
   input_ = make_input_link(device_, samples, image, Normalizer(image, normalization_).table());
   image_memory_ = device_.allocate(network_.images_desc(samples).bytes());
-  largest_batch_ = samples;  // last: if memory runs out above, a smaller batch is prepared anew
+  // Set last: if memory runs out above, a smaller batch is prepared anew.
+  largest_batch_ = samples;
 }
 
 void BatchFeed::load(const Batch& batch) {
@@ -45,8 +46,7 @@ void BatchFeed::bring_in(const LoadedBatch& batch) {
 }
 
 TensorView BatchFeed::images_of(const LoadedBatch& batch) {
-  // Operations use the same view type for the images that they read and the outputs that they
-  // write.
+  // The cast is needed because operations use one view type for what they read and what they write.
   return {network_.images_desc(batch.samples), input_
                                                    ? reinterpret_cast<float*>(image_memory_.get())
                                                    : const_cast<float*>(batch.images)};

@@ -1,5 +1,6 @@
 // Brings the loader's batches to the device. On a CPU the network reads the loader's own memory; on
-// a GPU the next batch is copied while the device computes on one (kernels/input_link.hpp).
+// a GPU the next batch is copied while the device computes on the current one
+// (kernels/input_link.hpp).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@
 namespace dp {
 
 struct LoadedBatch {
-  const float* images = nullptr;         // CPU: the loader's memory
+  const float* images = nullptr;         // on a CPU, the loader's memory
   const std::int32_t* labels = nullptr;  // on a CPU, the loader's memory
   std::size_t samples = 0, global_samples = 0;
   std::size_t part = 0, first_image = 0, image_stride = 1;
@@ -33,10 +34,10 @@ class BatchFeed {
   void load(const Batch& batch);
   // Waits until the loader may reuse the memory of the last batch.
   void await_sent();
-  // The earliest loaded batch.
+  // Removes and returns the batch that was loaded first.
   [[nodiscard]] LoadedBatch take();
-  // A device operation, once for each batch that is taken and has images; afterwards they are in
-  // place.
+  // A device operation after which images_of() and labels_of() have the batch's values. Call it
+  // once for each batch that was taken and has images.
   void bring_in(const LoadedBatch& batch);
 
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);

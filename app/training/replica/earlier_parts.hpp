@@ -23,12 +23,12 @@ class EarlierParts {
     has_gradients_ = false;
     loss_ = {};
   }
-  // Whether a part with images came before: add_to() then adds its gradients.
+  // Whether an earlier part of the step had images, so that add_to() has gradients to add.
   [[nodiscard]] bool has_gradients() const { return has_gradients_; }
   void note_gradients() { has_gradients_ = true; }
 
-  // Device operations, which may be recorded. keep() adds the model's gradients, of a part that is
-  // not the last one, to the sums.
+  // Device operations, which may be recorded. After a part that is not the last one, keep() adds
+  // the model's gradients to the sums.
   void keep() {
     if (has_gradients_) {
       add_values(device_, gradients_, sums_.values());

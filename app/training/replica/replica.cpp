@@ -95,8 +95,8 @@ StepVerdict Replica::await_sums(double data_s) {
   const StepVerdict verdict = policy().await_sums();
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
-  // Only now the device has certainly ended the step's computation: without an exchange nothing has
-  // waited for it before.
+  // Only here is it certain that the device has finished the step's computation: in a step without
+  // an exchange, nothing has waited for it before.
   loss_sums_ = earlier_.loss();
   loss_sums_ += loss_[0];
   return verdict;

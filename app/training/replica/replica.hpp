@@ -8,11 +8,12 @@
 //     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
 //     clock().updated()
-// The policy (sync_policy.hpp) decides when ranks exchange, and what; the calls are the same. A
-// batch may come in parts (--accumulate): load() and compute() are then called for each of them. On
-// a GPU compute() and update() return before the device has done its work. load() of the next batch
-// may be called between compute() and await_sums(). Forward and backward of a batch size run as one
-// recording (on a GPU a CUDA graph), the update as another.
+// The policy (sync_policy.hpp) decides when ranks exchange and what they exchange; the calls are
+// the same for every policy. A batch may come in parts (--accumulate): load() and compute() are
+// then called for each part. On a GPU, compute() and update() return before the device has done its
+// work. load() of the next batch may be called between compute() and await_sums(). For each batch
+// size, forward and backward run as one recording (on a GPU, a CUDA graph), and the update runs as
+// another.
 //
 // Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
 // the first step of each epoch.
@@ -56,16 +57,16 @@ struct ReplicaOptions {
   bool exchange = true;  // false: every rank trains its own model
   // The number of ranks whose images batch normalisation combines; 1: each rank uses its own.
   std::size_t batch_norm_ranks = 1;
-  std::optional<RoundOptions> rounds = {};  // epochs may have rounds
-  // The constructor fills in fields that depend on the optimiser's settings.
+  std::optional<RoundOptions> rounds = {};  // set if epochs may have rounds
+  // plan_exchange() fills in the fields that depend on the optimiser's settings.
   GradientSyncOptions sync = {};
   // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
   // backward are one graph, in which the host cannot time layers. Null: no trace.
   TraceTrack* trace = nullptr;
 };
 
-// Whether an optimiser of this kind can leave its momentum to an exchange with this codec. dgc has
-// SGD's momentum; codecs with velocity= can also make Adam's steps.
+// Whether an optimiser of this kind can leave its momentum to an exchange with this codec. The
+// codec "dgc" applies SGD's momentum; codecs with velocity= can also compute Adam's steps.
 [[nodiscard]] bool can_leave_momentum_to(const CodecSpec& codec, net::OptimizerKind kind);
 
 class Replica {
@@ -78,10 +79,11 @@ class Replica {
   // ---- set-up
   // Allocates memory and makes plans for a batch size, unless they exist. An OutOfMemory says what
   // would fit. On a GPU, if layers gather values of all ranks, it also computes one batch of zeros
-  // in training (expect_host_waits). Do not call it then after connect(): the other ranks would
-  // have to take part.
+  // in training (expect_host_waits). In that case, do not call it after connect(), because the
+  // other ranks would have to take part.
   void prepare(std::size_t samples, net::Mode mode);
-  // Plans the buckets and, on a GPU, the path of gradients; `automatic` is decided by measurement.
+  // Plans the buckets and, on a GPU, the path of gradients. If the path is `automatic`,
+  // measurements decide.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm) {
@@ -93,23 +95,23 @@ class Replica {
   // number of steps in a round (SyncPolicies::begin_epoch).
   void begin_epoch(std::size_t epoch, double learning_rate = 1.0, std::size_t round_steps = 0);
 
-  // The weights were set from outside: their averages begin again from there.
+  // Call it after the weights were set from outside: their averages begin again from these weights.
   void reset_averages() { averages_.reset(); }
 
   // ---- a step
   void load(const Batch& batch) { feed_.load(batch); }
   // In a step of several parts, call load() and compute() for each part, with is_last_part for the
-  // last one, and the other functions once. Gradients of earlier parts are added to the last part's
-  // as these become final. progress: the fraction of the run that lies before this step; below 0:
-  // unknown.
+  // last one, and the other functions once. When a gradient of the last part becomes final, those
+  // of the earlier parts are added to it. progress: the fraction of the run that lies before this
+  // step; below 0: unknown.
   void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded() { feed_.await_sent(); }
   // data_s: how long the loop waited for this step's batch.
   StepVerdict await_sums(double data_s);
   // progress: the fraction of the run that is done, including this step.
   void update(double learning_rate, double progress = 0);
-  // Instead of update(), for a skipped step: its images do not change the running statistics
-  // either. A value that is not a number would stay in them for ever.
+  // Call it instead of update() for a skipped step. It also takes back the step's change of the
+  // running statistics, in which a value that is not a number would stay for ever.
   void skip_update();
   // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& policy() { return policies_.now(); }
@@ -131,9 +133,10 @@ class Replica {
 
   // The loss of the step's batch over all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
-  // Computes loss and hits of the loaded batch, with the statistics for evaluation.
+  // Computes the loss of the loaded batch and counts the images that are classified correctly, with
+  // the statistics for evaluation.
   LossSums evaluate();
-  // Instead of evaluate(): the logits, a row for each image.
+  // Call it instead of evaluate() to get the logits, a row for each image.
   [[nodiscard]] std::vector<float> logits();
 
   // The clock of the steps' parts; every step ends with clock().updated().
@@ -145,9 +148,9 @@ class Replica {
   [[nodiscard]] Device& device() { return device_; }
   [[nodiscard]] GradientSync& sync() { return *sync_; }
 
-  // Call it between steps, after connect(), and not while an exchange is under way: a checkpoint
-  // waits until its sum is taken. Lists parameters, running statistics, the states of the optimiser
-  // and the exchange, and the choices of algorithms.
+  // Lists parameters, running statistics, the states of the optimiser and the exchange, and the
+  // choices of algorithms. Call it between steps, after connect(), and not while an exchange is
+  // under way: a checkpoint waits until the exchange's sum is taken.
   void list_state(StateVisitor& visitor);
 
  private:
@@ -169,16 +172,16 @@ class Replica {
 
   HostArray<LossSums> loss_;
   LossSums loss_sums_;
-  std::size_t epoch_ = 0;  // the running one; decides which layers are trained
+  std::size_t epoch_ = 0;  // the running epoch, which decides which layers are trained
   Averages averages_;
   EarlierParts earlier_;
 
-  std::set<std::size_t> run_once_;  // batch sizes
+  std::set<std::size_t> run_once_;  // the batch sizes for which run_once() has run
   BatchFeed feed_;
   LoadedBatch batch_;  // of the running step
   StepClock clock_;
-  // By the number of samples of this rank and of all ranks, whether gradients of earlier parts are
-  // added, and whether this is the last part.
+  // The key: the number of samples of this rank, that of all ranks, whether gradients of earlier
+  // parts are added, and whether this is the last part.
   std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
       recordings_;
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> rehearsals_;

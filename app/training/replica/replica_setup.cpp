@@ -11,8 +11,8 @@ namespace dp {
 
 namespace {
 
-// Lists state that a rank's own steps change as a rank's own, if ranks differ between steps. Frozen
-// values never change.
+// If ranks differ between steps, declares the state that training changes to be each rank's own.
+// Frozen values never change, so they remain common.
 class ShareVisitor final : public StateVisitor {
  public:
   ShareVisitor(StateVisitor& visitor, StateShare share) : visitor_(visitor), share_(share) {}
@@ -64,8 +64,8 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
 }
 
 Replica::~Replica() {
-  // The reducer's thread may still use members that are declared before it and freed after it.
-  // Operations may still use all members.
+  // First the reducer's thread must end, because it and the device's operations may still use the
+  // other members.
   sync_.reset();
 }
 
@@ -86,8 +86,9 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 }
 
 // Executes every operation of a step with this batch size once, so that libraries load what they
-// need. Nobody serves the desk yet, so layers that gather get zeros, the sums over no images. Their
-// mean is NaN, which they keep out of their running statistics. Only gradients are changed.
+// need. No thread serves the desk yet, so layers that gather values get zeros, the sums over no
+// images. The mean over no images is NaN, which these layers keep out of their running statistics.
+// Only gradients are changed.
 void Replica::run_once(std::size_t samples) {
   if (samples == 0 || !run_once_.insert(samples).second) return;
   const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
@@ -105,7 +106,8 @@ void Replica::plan_exchange() {
   std::vector<TensorSlot> slots;
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
-  // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
+  // If the codec applies momentum, set_groups() refuses optimisers that cannot leave it to a codec,
+  // so they need no check here.
   const net::OptimizerOptions& optimizer = options_.optimizer;
   sync.has_nesterov = optimizer.has_nesterov && net::can_leave_momentum(optimizer.kind);
   if (optimizer.clip_norm == 0.0 && !options_.rounds) {
@@ -136,8 +138,8 @@ std::vector<TensorSlot> Replica::tensor_slots() {
   return slots;
 }
 
-// Sets the factors by name, the tensors that are no longer trained, and the work that the exchange
-// does instead of the optimiser.
+// Sets each tensor's factors: those given by name, a learning rate of 0 if the tensor is not
+// trained any more, and no momentum or weight decay where the exchange applies them.
 void Replica::set_groups() {
   const net::Parameters& parameters = network_.parameters();
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
@@ -161,7 +163,7 @@ void Replica::set_groups() {
           ErrorKind::usage, Setting{"optimiser"});
     }
     factors[t].momentum = 0.0;
-    // AdamW subtracts it from the weights, after the exchange.
+    // AdamW subtracts the weight decay from the weights, after the exchange.
     if (options_.optimizer.kind == net::OptimizerKind::adamw) continue;
     exchanged_decays[t] =
         options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);

@@ -26,9 +26,9 @@ void RoundPolicy::set_length(std::size_t steps) {
 
 void RoundPolicy::begin(double learning_rate, bool has_gradients) {
   if (has_gradients) {
-    // The factor by which a gradient in the residual would have changed parameters, with everything
-    // that momentum makes of it later. With optimisers other than SGD, whose steps are no multiples
-    // of gradients, the learning rate alone is an estimate.
+    // A gradient in the residual would have changed the parameters by this factor, including what
+    // momentum adds in later steps. The updates of optimisers other than SGD are not multiples of
+    // the gradient; for these the learning rate alone is an estimate.
     const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
     sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
     if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
@@ -64,7 +64,8 @@ SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   }
   if (!ends) return result;
   sample_error(place);
-  // Waits for a sum that would come with the epoch's last exchange, or after it.
+  // The exchange gets a delay only if its sum would come before the epoch's last exchange.
+  // Otherwise all ranks wait for it.
   if (options_.delay > 0 && place.left() > options_.delay) {
     send(place);
     skipped_in_sent_ = std::exchange(skipped_, 0);
@@ -75,22 +76,22 @@ SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   return result;
 }
 
-// A sum is applied after a fixed step, so that bits do not depend on times, or before the next
-// exchange.
+// A sum is applied after a fixed number of steps, so that the bits of the parameters do not depend
+// on timing. If the next exchange comes earlier, the sum is applied before it.
 bool RoundPolicy::is_sum_due(bool ends_round) const {
   return is_under_way_ && (ends_round || rounds_.steps() >= options_.delay);
 }
 
-// Samples in the round that has the step in the middle of the epoch.
+// Samples the error in the round that contains the middle step of the epoch.
 void RoundPolicy::sample_error(const StepPlace& place) {
   const std::size_t middle = place.of_epoch / 2;
   const bool has_middle = place.in_epoch >= middle && place.in_epoch < middle + rounds_.steps();
   if (has_middle && options_.ranks > 1) sync().reducer().sample_error();
 }
 
-// Records an exchange. All ranks have the same verdict on it, and have gone back to the round's
-// start if it is bad. steps: the steps whose changes are then lost; a rank may have skipped some of
-// them itself.
+// Records an exchange. All ranks have the same verdict. If it is not finite, they have gone back to
+// the common parameters. steps: the steps whose changes are lost in that case; a rank may have
+// skipped some of them itself.
 void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_late,
                        SyncResult& result) {
   result.stop = result.stop || verdict.stop;
@@ -114,19 +115,19 @@ void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_la
 
 void RoundPolicy::begin_exchange(const StepPlace& place) {
   DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
-  // Whether the exchange is lost or not, the next round begins here.
+  // This ratio is taken even if the exchange is lost later, because the next round begins here.
   const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
   Reducer& reducer = sync().reducer();
   if (ratio < 1.0f) reducer.scale_residual(ratio);
-  reducer.run([](Communicator&) {});  // what was sent in the last exchange may still be forwarded
+  reducer.run([](Communicator&) {});  // waits until values of the last exchange are forwarded
   reducer.state().keep_residual();
   if (RateGovernor* const rate = sync().governor()) {
     const auto steps = static_cast<double>(rounds_.steps());
     rate->set_round({.number = rounds_.number(),
                      .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps),
                      .value_ratio = static_cast<double>(ratio)});
-    // Momentum carries a gradient into the later rounds; each round gets momentum^steps of the
-    // round before it: 1 / (1 - momentum^steps) in all.
+    // Momentum carries a gradient into later rounds. Each round gets momentum^steps of what the
+    // round before it got, which adds up to 1 / (1 - momentum^steps).
     const double later = std::pow(net::momentum_of(optimizer_), steps);
     rate->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
   }
@@ -166,8 +167,9 @@ void RoundPolicy::send(const StepPlace& place) {
   parts_.clock.exchange_ends();
 }
 
-// Waits for the sum, if it is late, and applies it to the current parameters. If the verdict is not
-// finite, all ranks go back to the common parameters, and their steps since then are lost, too.
+// Waits for the sum, if it has not come yet, and applies it to the current parameters. If the
+// verdict is not finite, all ranks go back to the common parameters, and the steps that they have
+// made since send() are lost, too.
 StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   parts_.clock.exchange_begins();
   const StepVerdict verdict = sync().finish_step();
@@ -183,9 +185,9 @@ StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   return verdict;
 }
 
-// The parameters are now the common ones, and the exponential average takes them: a step of the
-// round counts like a step with an exchange. With a delay, a rank's own steps since then are added
-// afterwards.
+// Updates the averages when the parameters have become the common ones. The exponential average is
+// updated once for each step of the round, as it would be with an exchange at every step. With a
+// delay, the changes that this rank has made since send() are added afterwards.
 void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) {
   for (std::size_t s = 0; s < steps; ++s) parts_.averages.update_ema(progress);
   if (is_late) rounds_.add_own_steps();
@@ -215,7 +217,7 @@ void RoundPolicy::swap_evaluated() {
   }
 }
 
-// Ends the round without codecs.
+// Ends the running round with an exchange without codecs.
 void RoundPolicy::merge_ranks(Communicator& comm, std::size_t counts_for) {
   skipped_ = 0;
   if (rounds_.steps() == 0) return;

@@ -15,15 +15,16 @@ class RoundPolicy final : public OwnSteps {
   RoundPolicy(SyncParts& parts, const RoundOptions& options,
               const net::OptimizerOptions& optimizer);
 
-  // The length in steps of all rounds that begin from now on.
+  // Sets the length, in training steps, of all rounds that begin from now on.
   void set_length(std::size_t steps);
-  // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now.
-  // Their residual is then scaled to the change of parameters that it would have caused at this
-  // learning rate.
+  // Begins the first round. The parameters must be the same on all ranks. has_gradients: whether
+  // gradients were exchanged until now. If so, their residual is scaled to the change of parameters
+  // that it would have caused at this learning rate.
   void begin(double learning_rate, bool has_gradients);
 
-  void plan_step(const StepPlace&) override {}  // an exchange is sampled at the end of its round
-  // With this divisor the mean of the ranks' gradients equals the sum at every step.
+  void plan_step(const StepPlace&) override {}  // end_step() samples the error of an exchange
+  // With this divisor, the mean of the ranks' gradients equals the sum in an exchange at every
+  // step.
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
   }

@@ -32,8 +32,8 @@ void RoundSync::begin() {
 bool RoundSync::ends_round(std::size_t length, bool must_end, double learning_rate) {
   if (steps_ == 0) length_ = length;
   ++steps_;
-  // As a float: ranks compare the sum, and the libraries of their hosts may differ in a rate's last
-  // bit.
+  // Rounded to a float, because ranks compare the sum, and the math libraries of their hosts may
+  // differ in the last bit of a learning rate.
   rate_sum_ += static_cast<double>(static_cast<float>(learning_rate));
   return steps_ >= length_ || must_end;
 }
@@ -85,7 +85,7 @@ void RoundSync::swap_common() { swap_values(device_, common_.values(), parameter
 void RoundSync::return_to_common() { blend_values(device_, common_.values(), parameters_, 1.0f); }
 
 void RoundSync::list_state(StateVisitor& visitor) {
-  // Before the parameters, so that the hash of the common state is the hash of these.
+  // Listed before the parameters, so that the hash of the common state is the hash of `common`.
   visitor.values(std::string(kParameterState) + "common", common_.values(), StateShare::replicated,
                  StatePlace::device);
   if (options_.momentum > 0.0) {

@@ -7,26 +7,27 @@
 //            passes through the gradient's memory, so that codecs, residuals and topologies work
 //            as for gradients:
 //                difference = (common - own) / P
-//   and then the step of an outer optimiser, SGD with Nesterov's momentum, for the delivered sum:
+//   update   an outer optimiser, SGD with Nesterov's momentum, applies the delivered sum:
 //                velocity = momentum * velocity + sum
 //                common  -= learning_rate * (sum + momentum * velocity)
 //                own      = common
 //
-// With a learning rate of 1 and no momentum, the parameters become the mean of all ranks' (local
-// SGD, Stich 2019); with both it is DiLoCo (Douillard et al. 2023). After a round all ranks have
-// the same bits.
+// With an outer learning rate of 1 and no momentum, the parameters become the mean of all ranks'
+// parameters (local SGD, Stich 2019). With momentum, this is DiLoCo (Douillard et al. 2023). After
+// a round all ranks have the same bits.
 //
-// A residual holds the changes of parameters that codecs have not yet delivered. They were made
-// with earlier learning rates. As the rate falls, the changes of a round become smaller, but the
-// residual does not; in the end it moves parameters more than training does (ResNet-20, rounds of 4
-// steps with 0.3 bits: 63.3 % instead of 67.8 %). The residual is therefore scaled down as the
-// learning rate falls (take_rate_ratio). It then counts as much as the residual of gradients, to
-// which the current rate applies on delivery.
+// A residual holds the changes of parameters that codecs have not yet delivered. These changes were
+// made with earlier learning rates. As the learning rate falls, the changes of a round become
+// smaller, but the residual does not. In the end the residual would move parameters more than
+// training does (ResNet-20, rounds of 4 steps with 0.3 bits a value: an accuracy of 63.3 % instead
+// of 67.8 %). The residual is therefore scaled down as the learning rate falls (take_rate_ratio).
+// It then has the same weight as a residual of gradients, which is multiplied by the current
+// learning rate on delivery.
 //
 // With a delay (--sync-every H:delay=D), a rank continues from its own parameters while the sum is
-// on its way, and applies the sum a fixed number of steps later. Its own changes since it sent are
-// added to the common parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen
-// et al. 2019):
+// on its way, and applies the sum a fixed number of steps later. The changes that the rank has made
+// since it sent the difference are added to the common parameters (the delayed averaging of DaSGD,
+// Zhou et al. 2020; CoCoD-SGD, Shen et al. 2019):
 //     own      = common + (own - sent)          sent: own when the difference was written
 // The next difference is taken from the new common parameters. With a delay only `common` and
 // `velocity` are the same on all ranks.
@@ -50,22 +51,24 @@ struct OuterOptions {
 class RoundSync {
  public:
   // Both spans have the same length and are device memory. Device and memory outlive this object.
-  // has_delay: leave() may be called.
+  // has_delay: whether leave() may be called.
   RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
             std::size_t ranks, const OuterOptions& options, bool has_delay = false);
 
-  // The parameters are the same on all ranks: rounds begin here.
+  // Begins the first round. The parameters must be the same on all ranks.
   void begin();
-  // After each step: whether it ends its round. A round has `length` steps, as given with its first
-  // step, or fewer if must_end. learning_rate: of this step.
+  // Call it after each training step. Returns whether the step ends its round, which has as many
+  // steps as `length` said in its first step, or fewer if must_end. learning_rate: that of this
+  // step.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
-  // At the end of a round, once: the mean learning rate of its steps, divided by the mean of the
-  // round before. 1 if the rate is not lower, is 0, or has no round before it.
+  // Call it once at the end of a round. Returns the mean learning rate of the round's steps,
+  // divided by the mean of the round before. Returns 1 if the learning rate has not fallen, if it
+  // is 0, and in the first round.
   [[nodiscard]] double take_rate_ratio();
   // The number of steps in the running round so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
-  // The number of those steps whose changes are still in the parameters: drop_own_steps() takes
-  // back the changes of earlier ones.
+  // The number of those steps whose changes are still in the parameters. drop_own_steps() takes
+  // back the changes of the steps before it.
   [[nodiscard]] std::size_t kept_steps() const {
     return static_cast<std::size_t>(steps_ - dropped_);
   }
@@ -73,26 +76,27 @@ class RoundSync {
   // The number of rounds before the running one.
   [[nodiscard]] std::uint64_t number() const { return number_; }
 
-  // At the end of a round: the gradient becomes this rank's difference times `share`. share is 1 if
-  // all ranks count alike.
+  // Call it at the end of a round. The gradient becomes this rank's difference times `share`, which
+  // is 1 if all ranks have the same weight.
   void write_difference(double share = 1.0);
-  // The gradient is the sum over ranks. The next round begins.
+  // Call it when the gradient is the sum over ranks, to apply this sum. The next round begins.
   void take_sum();
-  // Some rank's difference was not finite: all ranks go back to the common parameters.
+  // Call it instead if some rank's difference was not finite. Goes back to the common parameters.
   void go_back();
 
-  // With a delay, instead of take_sum() or go_back(): the difference is on its way, and the next
-  // round begins with this rank's own parameters. Later call
-  //     take_late_sum()   the parameters become the new common ones, and then
-  //     add_own_steps()   adds this rank's changes since leave();
-  // or, if some rank's difference was not finite, drop_own_steps(): back to the common parameters
-  // as they were.
+  // With a delay, call leave() instead of take_sum() or go_back() while the difference is on its
+  // way. The next round begins with this rank's own parameters. When the sum has come, call
+  //     take_late_sum()   the parameters become the new common ones
+  //     add_own_steps()   adds this rank's changes since leave()
+  // If some rank's difference was not finite, call drop_own_steps() instead of both. It goes back
+  // to the common parameters, which have not changed.
   void leave();
   void take_late_sum();
   void add_own_steps();
   void drop_own_steps();
 
-  // Swaps a rank's own parameters and the common ones. Only a second call may follow.
+  // Swaps a rank's own parameters and the common ones. The next call must be the one that swaps
+  // them back.
   void swap_common();
 
   // The common parameters and the velocity are the same on all ranks at any time.

@@ -1,15 +1,15 @@
-// Computes gradients at the parameters that a rank expects when the residuals have been delivered.
+// Computes gradients at the parameters that a rank expects once the residuals have been delivered.
 //
 // At few bits, a value waits in a rank's residual for hundreds of steps until it is delivered. The
 // common parameters lag behind by what waits on all ranks, and a gradient that is computed there
 // repeats what is already on its way. Each rank therefore computes its gradient at
 //
-//     w - s * rate * (times * residual)            (UndeliveredPart)
+//     w - s * learning_rate * (times * residual)            (UndeliveredPart)
 //
 // with s = 1/2, reduced so that the move is at most kMostOfNorm of the parameters' norm, because a
 // rank's residual is a noisy estimate of what waits on all ranks. This is the step ahead of SA-PEF
 // (arXiv 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its
-// rounds. experiments/studies/few_bits.md has its gain, and other values of s.
+// rounds. experiments/studies/few_bits.md has measurements, also for other values of s.
 //
 // A step's loss, gradient and weight decay are computed at the moved parameters, and so is what
 // batch normalisation adds to its running statistics.
@@ -35,7 +35,8 @@ class StepAhead {
   StepAhead(Device& device, std::span<float> parameters)
       : device_(device), parameters_(parameters) {}
 
-  // learning_rate: of the step; rate_factors: by tensor. Waits for the device.
+  // learning_rate: that of the training step. rate_factors: for each tensor, a factor of the
+  // learning rate. Waits for the device.
   void move(const GradientSync& sync, double learning_rate, std::span<const float> rate_factors);
   // Does nothing if the parameters are the common ones.
   void restore();

@@ -8,13 +8,13 @@
 // "Before" is the time that the device waited for the batch (data) or for the loop (other). The
 // parts add up to the time from update to update.
 //
-// With a trace the parts are its slices, too (kernels/base/trace.hpp). On a CPU a slice begins and
-// ends when its marks were made. A GPU's marks only give the time between them. Its slices
-// therefore follow each other from the beginning of the window or of the epoch, when the host has
+// The parts are also the slices of a trace (kernels/base/trace.hpp). On a CPU, a slice begins and
+// ends when its marks were made. A GPU's marks only give the time between two of them, so a GPU's
+// slices are laid end to end. The first one begins with the window or the epoch, when the host has
 // waited for the GPU.
 //
-// An exchange may come after the update (app/training/replica/sync_policy.hpp). Its time is
-// subtracted from the update's, and counts as exposed communication.
+// An exchange may come after the update (app/training/replica/sync_policy.hpp). The time of such an
+// exchange counts as exposed communication, not as a part of the update.
 //
 // For a step in several parts, a CPU's trace has forward and backward of each part, and a GPU's
 // trace has one slice of each for all parts.
@@ -55,7 +55,7 @@ class StepClock {
     earlier_ = {};
     between_ = 0;
   }
-  // For each part after the first, when the device has computed the part before it.
+  // Call it for each part after the first. It waits until the device has computed the part before.
   void part_begins() {
     device_.synchronize();
     complete();
@@ -75,9 +75,9 @@ class StepClock {
     forward_ended();
     backward_ended();
   }
-  // The host knows that backward has ended and the sums are in place. data_s: how long the loop
-  // waited for the batch. forward_wait_s, backward_wait_s: how long the passes waited for values of
-  // all ranks, which counts as exposed communication.
+  // Call it when the host knows that backward has ended and the sums are in place. data_s: how long
+  // the loop waited for the batch. forward_wait_s, backward_wait_s: how long the passes waited for
+  // values of all ranks, which counts as exposed communication.
   void exchanged(double data_s, double forward_wait_s, double backward_wait_s) {
     complete();
     before_ = between_ > 0 ? before_first_ + between_
@@ -93,8 +93,9 @@ class StepClock {
                 .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
-  // Between exchanged() and updated(), around an exchange after the update, or around the part of
-  // it that training waits for. The time counts from the first begin to the last end.
+  // Call these two between exchanged() and updated(), around an exchange that comes after the
+  // update or around the part of it for which training waits. If there are several such pairs, the
+  // time from the first begin to the last end counts.
   void exchange_begins() {
     if (has_late_) return;
     has_late_ = true;
@@ -122,8 +123,8 @@ class StepClock {
     pending_step_ = step_;
   }
 
-  // The times of the steps that were not taken yet, as far as they are known. all: waits until all
-  // are known.
+  // Returns the times that have become known since the last call. all: waits until the times of all
+  // steps so far are known.
   LoopTimes take(bool all) {
     if (all || is_cpu()) {
       device_.synchronize();
@@ -133,7 +134,7 @@ class StepClock {
   }
 
  private:
-  // Closes the step whose update was marked last.
+  // Computes the times of the step whose update was marked last.
   void complete() {
     if (!is_pending_) return;
     is_pending_ = false;
@@ -160,7 +161,7 @@ class StepClock {
 
   static std::int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
 
-  // Adds a GPU's step whose times are known now.
+  // Adds the slices of a GPU's step whose times have become known.
   void trace_known(double whole_s, std::size_t last) {
     const std::int64_t start = host_ns_[kUpdated + parity_], begin = start + ns(before_);
     const std::int64_t forward = begin + ns(current_.forward);
@@ -184,13 +185,14 @@ class StepClock {
     add_slice(step_, TraceKind::backward, host_ns_[kForward], host_ns_[kBackward]);
   }
 
-  // at: start, begin of the computation (of the last part), end of forward, end of backward, sums
-  // in place, end. update_end: end of the optimiser's update, before an exchange after it.
+  // at: when the step started, when the (last part's) computation began, when forward and backward
+  // ended, when the sums were in place, and when the step ended. update_end: when the optimiser's
+  // update ended, which an exchange may follow.
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
                   std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);
-    // The loop waited for the batch just before the computation began; waits for later parts are
-    // not told apart.
+    // The loop waited for the batch just before the computation began. Waits for later parts are
+    // included, as if they had come then, too.
     const std::int64_t begin_ns = is_cpu() ? first_begin_ns_ : at[1], data_ns = ns(current_.data);
     if (data_ns > 0) {
       add_slice(step, TraceKind::data, std::max(at[0], begin_ns - data_ns), begin_ns);
@@ -201,7 +203,8 @@ class StepClock {
     add_slice(step, TraceKind::optimizer, at[4], update_end);
   }
 
-  // Two sets of marks, which are read one step later.
+  // Marks from kExchanged on exist twice, for even and odd steps, because they are read one step
+  // later.
   enum : std::size_t {
     kBegin,
     kForward,
@@ -216,8 +219,8 @@ class StepClock {
   Device& device_;
   std::unique_ptr<TimeMarks> marks_;
   TraceTrack* trace_;
-  // With a trace: when the marks were made. On a GPU only the marks of updates, when the device
-  // reached them.
+  // With a trace: when each mark was made. On a GPU, only the entries of updates are used; they say
+  // when the device reached the marks.
   std::array<std::int64_t, kMarks> host_ns_ = {};
   std::int64_t first_begin_ns_ = 0;  // of the step's first part
   std::uint64_t step_ = 0, pending_step_ = 0;
@@ -225,7 +228,7 @@ class StepClock {
   bool is_pending_ = false;
   bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
-  // The times of the earlier parts. Waiting between parts counts as before the step.
+  // The times of the earlier parts. Waiting between parts counts as time before the step.
   static constexpr double kLeast_s = 1e-12;
   double before_first_ = 0, between_ = 0;
   LoopTimes earlier_;

@@ -16,7 +16,7 @@ void SyncPolicy::update_averages(double progress) {
   parts_.averages.update_ema(progress);
 }
 
-// The request came with the sums, to all ranks.
+// All ranks know the same wish, because it came with the sums.
 bool SyncPolicy::agree_on_stop(std::uint64_t, bool wish) { return wish; }
 
 void SyncPolicy::swap_evaluated() { parts_.averages.swap(); }
@@ -82,7 +82,8 @@ class EveryStep final : public SyncPolicy {
     copy_to_exchanged(gradient, place.offset);
     sync().tensor_final(tensor);
   }
-  // This rank's part of the weight decay of a tensor whose momentum comes before the exchange.
+  // Adds this rank's part of the weight decay to the gradient of a tensor whose momentum is applied
+  // before the exchange.
   void add_decay(std::size_t tensor) {
     const float decay = parts_.exchanged_decays[tensor];
     if (decay == 0.0f) return;
@@ -104,7 +105,7 @@ class EveryStep final : public SyncPolicy {
   double learning_rate_ = 0.0;  // of the running step
 };
 
-// With ranks that train alone, the exchange has no tensors.
+// If ranks train alone, the exchange has no tensors.
 class Alone final : public OwnSteps {
  public:
   using OwnSteps::OwnSteps;
@@ -143,8 +144,8 @@ OwnSteps::OwnSteps(SyncParts& parts) : SyncPolicy(parts), squares_(parts.device)
 
 void OwnSteps::begin_step(std::uint64_t, double) { squares_[0] = 0.0; }
 
-// An exchange checks every value; without one this sum does. The squares of finite floats do not
-// overflow a double.
+// An exchange checks that every value is finite. Without an exchange, this sum shows it, because
+// the squares of finite floats do not overflow a double.
 void OwnSteps::backward(const TensorView& images) {
   parts_.network.backward(images, {});
   parts_.earlier.add_to(parameters().gradients());
@@ -155,7 +156,7 @@ void OwnSteps::finish_without_batch() {
   sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
 }
 
-// Each rank decides for its own model, and also checks its loss.
+// Each rank decides for its own model, and also checks its own loss.
 bool OwnSteps::judge(const StepVerdict&, const LossSums& loss) {
   return std::isfinite(loss.loss) && std::isfinite(squares_[0]);
 }

@@ -1,5 +1,5 @@
-// When ranks exchange, and what. A run has one of three policies, or two after each other
-// (--sync-every from=, auto):
+// Policies decide when ranks exchange, and what they exchange. A run has one of three policies, or
+// two of them one after the other (--sync-every with from= or "auto"):
 //
 //   every step   the sum of the ranks' gradients, at every step
 //   rounds       each rank trains alone for some steps, and then all ranks exchange the changes of
@@ -52,12 +52,12 @@ struct RoundOptions {
   OuterOptions outer = {};
   // Steps of the next round that run while an exchange is under way; 0: all ranks wait for it.
   std::size_t delay = 0;
-  bool has_longest_delay = false;  // instead of `delay`: all steps of a round but its last
+  bool has_longest_delay = false;  // the delay is one step less than a round; `delay` is not used
 
   [[nodiscard]] bool has_delay() const { return delay > 0 || has_longest_delay; }
 };
 
-// The parts of a replica that a policy uses. The replica owns all but the spans and numbers.
+// The parts of a replica that a policy uses. The replica owns them.
 struct SyncParts {
   Device& device;
   net::Network& network;
@@ -67,11 +67,12 @@ struct SyncParts {
   // The exchanged values: the model's gradients or, if rounds have a delay, memory of its own,
   // since the next round computes gradients meanwhile.
   std::span<float> exchanged = {};
-  // By tensor: weight decay to add to the gradient, because the exchange applies the momentum; 0:
-  // the optimiser applies both.
+  // For each tensor, the weight decay to add to the gradient because the exchange applies the
+  // momentum; 0: the optimiser applies both.
   std::vector<float> exchanged_decays = {};
-  std::vector<float> rate_factors = {};  // by tensor, of the learning rate
-  // False if layers combine values of all ranks, which must then have the same parameters.
+  std::vector<float> rate_factors = {};  // for each tensor, a factor of the learning rate
+  // Whether step_ahead.hpp is used. It is not if layers combine values of all ranks, because all
+  // ranks must then compute with the same parameters.
   bool steps_ahead = true;
   std::size_t ranks = 1;
   GradientSync* sync = nullptr;  // null until it is planned
@@ -97,9 +98,9 @@ struct LostExchange {
 };
 
 struct SyncResult {
-  bool stop = false;           // some rank asks for it, as far as this one knows
+  bool stop = false;           // as far as this rank knows, some rank asks to stop
   bool has_exchanged = false;  // in the step, or after it
-  std::int64_t exchanges = 0;  // that have ended
+  std::int64_t exchanges = 0;  // the number of exchanges that have ended
   std::vector<LostExchange> lost = {};
 };
 
@@ -120,12 +121,13 @@ class SyncPolicy {
   // Device operations, which may be recorded: the backward pass of the step's last part, to which
   // the gradients of the earlier parts are added.
   virtual void backward(const TensorView& images) = 0;
-  // Instead, if this rank has no images in the last part: its gradients are the earlier parts'.
+  // Called instead of backward() if this rank has no images in the last part. Its gradients are
+  // then those of the earlier parts.
   virtual void finish_without_batch() = 0;
   // On return the device has computed the gradients, and sums over ranks are in place.
   virtual StepVerdict await_sums() = 0;
-  // Whether the update follows: a gradient that is not finite would spoil the parameters. loss: of
-  // this rank.
+  // Whether the update follows. It does not if the gradient is not finite, because that would spoil
+  // the parameters. loss: that of this rank.
   [[nodiscard]] virtual bool judge(const StepVerdict& verdict, const LossSums& loss) = 0;
   // replicated: judge() is the same on all ranks; own: each rank judges its own steps.
   [[nodiscard]] virtual StateShare judged() const = 0;
@@ -143,8 +145,9 @@ class SyncPolicy {
   // Call it before and after an evaluation or an export of weights. These use averaged weights, if
   // there are any, and otherwise the common ones.
   virtual void swap_evaluated();
-  // Collective, after a checkpoint was read by other ranks than those that wrote it: makes the
-  // parameters equal. This rank stands for `counts_for` of the earlier ranks.
+  // Collective. Call it if the run has another set of ranks than the one that wrote the checkpoint.
+  // Makes the parameters equal on all ranks. This rank stands for `counts_for` of the earlier
+  // ranks.
   virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
   // Lists the policy's own state, which comes before the model's.
   virtual void list_state(StateVisitor& visitor);
@@ -178,7 +181,8 @@ class OwnSteps : public SyncPolicy {
 
 class RoundPolicy;
 
-// The policies of a run: gradients at every step or nothing, and rounds, from the start or later.
+// The policies of a run. The first one exchanges gradients at every step, or nothing. A run with
+// rounds also has their policy, which begins at the start of the run or in a later epoch.
 class SyncPolicies {
  public:
   SyncPolicies(SyncParts parts, bool exchange, const std::optional<RoundOptions>& rounds,
@@ -192,7 +196,7 @@ class SyncPolicies {
   [[nodiscard]] SyncPolicy& now() { return *now_; }
   [[nodiscard]] const SyncPolicy& now() const { return *now_; }
   // Call it before the first step of an epoch. round_steps: the steps of a round; 0: no rounds.
-  // learning_rate: of that step. Returns whether the policy has changed.
+  // learning_rate: that of the first step. Returns whether the policy has changed.
   bool begin_epoch(std::size_t round_steps, double learning_rate);
   // Lists the counts of skipped steps and lost rounds, in a run that has rounds.
   void list_judgement(StateVisitor& visitor);

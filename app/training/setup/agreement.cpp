@@ -16,8 +16,8 @@ namespace {
 
 std::uint64_t hash_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
-// Collective: calls tell(rank, its text, text of rank 0) on rank 0 for the first rank whose text
-// differs from rank 0's. All ranks throw what it throws.
+// Collective. If some rank's text differs from rank 0's, calls tell() on rank 0 with the first such
+// rank, its text and the text of rank 0. All ranks throw what tell() throws.
 template <class Tell>
 void compare(Communicator& comm, const std::string& mine, Tell tell) {
   const std::vector<std::uint64_t> hashes = comm.all_gather(hash_of(mine));
@@ -48,8 +48,8 @@ void agree_on_program(Communicator& comm) {
   };
   const std::string revision = git_revision(), build = build_id();
   const std::string source = fmt::format("dptrain {} of revision {}", DP_VERSION, revision);
-  // Builds for two architectures always differ. Their sources are equal if the revisions are, but
-  // only if nothing was changed since.
+  // Builds for two architectures always differ, so their sources are compared. Equal revisions mean
+  // equal sources only if nothing was changed since the revision.
   const bool names_sources = revision != "unknown" && !revision.ends_with("-dirty");
   const std::vector<Key> keys = comm.all_gather(Key{.source = hash_of(source + mpi_version()),
                                                     .architecture = hash_of(architecture()),

@@ -60,8 +60,8 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
-// The log of a run whose shares were always even need not contain them. For another number of ranks
-// nothing else is known.
+// Even shares are repeated if the log has none, because the log of a run whose shares were always
+// even need not contain them. The shares of another number of ranks cannot be used.
 void repeat_shares(RunChoices& earlier, std::size_t ranks) {
   if (earlier.shares.empty() || earlier.shares.front().weights.size() != ranks) {
     earlier.shares = {{0, std::vector<std::uint64_t>(ranks, 1)}};
@@ -78,7 +78,7 @@ void check_owners(const RunChoices& earlier, const Options& options, std::size_t
               options.autotune, weights.size(), ranks);
 }
 
-// A line for each change: its step and the weights.
+// A line for each change of shares, with the step and the weights.
 std::string share_text(const RunChoices& choices) {
   std::string text;
   for (const auto& [step, weights] : choices.shares) {

@@ -1,6 +1,6 @@
 // --autotune FILE.h5: a run takes over the choices that an earlier run made by measurement, so that
 // it can repeat that run bit for bit. The choices are algorithms, the size of buckets, the path of
-// a GPU's gradients, and the rates of --compress auto.
+// a GPU's gradients, and the bits a value that --compress auto used.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,19 @@
 
 namespace dp {
 
-// Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into their
-// device's table. A resumed run has algorithms, buckets and path from its checkpoint, and takes
-// only what belongs to steps: rates and rounds. Throws AgreedError if the log cannot be read or
-// lacks a needed choice. Unless resumed, it also throws if that run had another model, precision,
-// device of rank 0 or batch size per rank, because its choices were made for those.
+// Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into each
+// rank's table of its device. A resumed run has algorithms, buckets and path from its checkpoint,
+// so it takes only what belongs to steps: shares, bits a value and rounds. Throws AgreedError if
+// the log cannot be read or lacks a needed choice. Unless the run is resumed, it also throws if the
+// earlier run had another model, precision, device of rank 0 or batch size per rank, because the
+// choices were made for those.
 void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
                               std::size_t batch_at_once, bool is_resumed, RunChoices& choices);
 
 // Call it when everything is planned. Throws Error(usage) if this run needs a choice that the
-// earlier run has not made, because it used another version of dptrain; the fixed rule would
-// silently give other bits. Do not call it without --autotune FILE.h5 or in a resumed run.
+// earlier run, with another version of dptrain, has not made. Otherwise the fixed rule would
+// silently choose, and the run would have other bits. Do not call it without --autotune FILE.h5 or
+// in a resumed run.
 void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device);
 
 }  // namespace dp

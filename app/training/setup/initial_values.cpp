@@ -25,7 +25,7 @@ void initialise_from_data(const ImageSource& images, Communicator& comm, Device&
   for (const net::Parameter& tensor : parameters.frozen()) {
     if (tensor.init != net::Init::whitening) continue;
     std::vector<float> values(tensor.elements);
-    // Rank 0 computes them for all ranks, because another processor may round differently.
+    // Rank 0 computes the values for all ranks, because another processor may round differently.
     together(comm, kDptrainNames, [&] {
       if (comm.rank() != 0) return;
       const Normalizer normalizer(images.shape(), images.normalization());

@@ -1,4 +1,4 @@
-// Initial values of parameters that are computed from the training images.
+// Initial values that are computed from the training images.
 #pragma once
 
 #include "comm/mpi/communicator.hpp"

@@ -58,9 +58,9 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
   return shares;
 }
 
-// The number of images that a rank computes at once: the largest batch of the schedule if it fits
-// into the memory of a rank of each kind of device, otherwise half of it, and so on. With
-// --accumulate a part keeps its size.
+// The number of images that a rank computes at once. It is the largest batch of the schedule if a
+// rank of each kind of device has enough memory; otherwise it is halved until it fits. With
+// --accumulate, the parts keep their size.
 std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const RankMachine& machine,
                                 Replica& replica) {
   const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);
@@ -71,7 +71,7 @@ std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const R
     while (machine.is_first_of_kind && part > least) {
       try {
         replica.network().check_memory(part, ranks_here);
-        // On a GPU, running out of memory shows when memory is allocated.
+        // On a GPU, a lack of memory shows only when memory is allocated.
         if (replica.device().kind() == DeviceKind::cuda) {
           replica.prepare(part, net::Mode::training);
         }
@@ -92,7 +92,7 @@ std::vector<std::string> norms_of_single_values(const Options& options, const Im
 std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
                                                const PlannedSteps& planned) {
   const Options& options = planned.options;
-  if (layers.empty() || options.epochs == 0) return {};  // evaluation has running statistics
+  if (layers.empty() || options.epochs == 0) return {};  // evaluation uses running statistics
   const BatchSchedule& schedule = options.batch_schedule;
   const auto epochs = checked_cast<std::size_t>(options.epochs);
   std::vector<ImageDivision::Batch> batches;
@@ -151,8 +151,8 @@ std::string check_single_images(const RunPlan& plan, const ImageSource& images, 
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the
 // smaller last one, in training and in evaluation. The first rank of each kind of device measures
-// algorithms while the others wait, so that nothing disturbs the measurement. All ranks use its
-// choices.
+// algorithms while the other ranks wait, so that nothing disturbs the measurement. All ranks with
+// that kind of device use the choices.
 void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
                          const RankMachine& machine, bool goes_on, Replica& replica) {
   Device& device = replica.device();
@@ -191,8 +191,8 @@ void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset&
       check_choices_are_complete(plan.options, plan.choices, device);
     }
   });
-  // Each kind of device has keys of its own. A rank that has not measured has an earlier run's
-  // choices or none.
+  // Choices for different kinds of devices have different keys, so the texts can be joined. A rank
+  // that has not measured adds nothing.
   std::string choices;
   for (const std::string& of_rank :
        comm.gather(machine.is_first_of_kind ? device.tuning().export_text() : std::string())) {

@@ -1,4 +1,5 @@
-// The batch sizes of a run: in how many parts a rank computes them, and the plans for them.
+// The batch sizes of a run: in how many parts a rank computes each batch, and the plans that the
+// network makes for it.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@
 
 namespace dp {
 
-// Throws Error(usage) if a step of this many images, or of a size that --batch-schedule makes of
-// it, leaves a rank without images. In a resumed run the batch is the checkpoint's.
+// Throws Error(usage) if a rank would get no images in a step of this many images, or of a size
+// that --batch-schedule makes of this number. In a resumed run the batch is the checkpoint's.
 void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
                    bool goes_on);
 
@@ -29,8 +30,8 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
                                               const RankMachine& machine, Replica& replica);
 
-// The run whose steps are examined. It may be another one than the run that examines them: a
-// rehearsal has fewer images in a step.
+// The run whose steps are examined. A rehearsal, for example, has fewer images in a step than the
+// run that it examines.
 struct PlannedSteps {
   const Options& options;
   std::size_t samples = 0;  // training images
@@ -41,13 +42,13 @@ struct PlannedSteps {
   bool goes_on = false;          // resumed from a checkpoint
 };
 struct SingleValues {
-  bool is_error = false;  // in every step; otherwise in some
+  bool is_error = false;  // true if it happens in every step; false: in some steps
   std::string text;
 };
-// The batch-normalisation layers that have one value per channel for a single image.
+// The batch-normalisation layers that have only one value per channel if they get a single image.
 [[nodiscard]] std::vector<std::string> norms_of_single_values(const Options& options,
                                                               const ImageSource& images);
-// Nothing if no step of the run gives one of these layers a single value.
+// Returns nothing if no step of the run gives these layers only a single value.
 [[nodiscard]] std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
                                                              const PlannedSteps& planned);
 // Call it when the parts are planned. Throws Error(usage) if batch normalisation has a single value

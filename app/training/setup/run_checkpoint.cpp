@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// Without an exchange only the rank itself has its model.
+// Without an exchange each rank has a model of its own, which no other rank can replace.
 void check_own_models(const RunPlan& plan, const ResumePoint& point) {
   if (plan.options.exchange) return;
   const CheckpointId& id = point.checkpoint;
@@ -35,7 +35,7 @@ void check_own_models(const RunPlan& plan, const ResumePoint& point) {
 
 void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint) {
   const Options& options = plan.options;
-  // The ranks of an earlier run need up to this time to notice its end.
+  // If an earlier run has just failed, its ranks need up to this time to end.
   const double patience_s = std::min(15.0, options.comm_timeout_s);
   const std::string& folder = options.checkpoint;
   checkpoint.attempt = draw_attempt(comm);
@@ -69,7 +69,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
     plan.planned_ranks = head.number("planned_ranks");
     plan.choices.bucket_bytes = head.number("bucket_bytes");
     plan.choices.exchange_path = head.get("exchange_path");
-    // Before links had weights, all ranks owned the same part.
+    // Old checkpoints have no weights of owners; in their runs all ranks owned equal parts.
     if (checkpoint.resume->checkpoint.ranks == plan.ranks) {
       plan.choices.owner_weights = head.has("owner_weights") ? head.get("owner_weights") : "";
     }
@@ -105,7 +105,8 @@ CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts, const Gradien
   head.set("bucket_bytes", sync.bucket_bytes());
   head.set("exchange_path", sync.path());
   head.set("owner_weights", owner_weights_text(plan.owner_weights));
-  // Also if the run is resumed on another device: velocities are part of its state.
+  // This choice holds even if the run is resumed on another device, because velocities are part of
+  // the run's state.
   head.set("auto_sends_velocities", plan.sends_velocities ? 1 : 0);
   return head;
 }

@@ -20,23 +20,24 @@ struct RunCheckpoint {
   std::uint32_t attempt = 0;          // the number of this start of the program
   std::optional<CheckpointLock> lock;
   std::vector<std::string> notes = {};  // on rank 0: differences from the checkpoint's run
-  bool has_other_schedule = false;      // --epochs or milestones= differ from it
+  bool has_other_schedule = false;      // --epochs or milestones= differ from the checkpoint's
 };
 
-// Collective, before the data are loaded: finds the checkpoint to resume from, compares its options
-// with the run's, and takes over the choices made by measurement.
+// Collective, before the data are loaded. Finds the checkpoint to resume from, compares the
+// checkpoint's options with the run's, and takes over choices that were made by measurement.
 void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint);
 
 [[nodiscard]] RunFacts collect_facts(const Communicator& comm, const Device& device,
                                      std::uint64_t data_hash);
 
-// Collective: compares data, build and machines with the checkpoint's (compare_facts()), and each
-// rank's device with the device that computed the part it takes over. Rank 0 gets the differences.
+// Collective. Compares data, build and machines with the checkpoint's (compare_facts()). Also
+// compares each rank's device with the one that computed the part of the checkpoint that the rank
+// takes over. Rank 0 gets the differences.
 [[nodiscard]] std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& point,
                                                        const Options& options,
                                                        const RunFacts& facts);
 
-// The head of a checkpoint, without its place in the run.
+// The head of a checkpoint, without the entries for its place in the run.
 [[nodiscard]] CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts,
                                      const GradientSync& sync);
 

@@ -25,12 +25,12 @@ struct RankMachine {
   RankMachine(const Options& options, Communicator& comm);
 
   CpuShare share;
-  std::optional<DeviceWatch> watch;  // of a GPU; sees the waits of its destructor, too
+  std::optional<DeviceWatch> watch;  // of a GPU; outlives `device`, whose destructor may wait
   std::unique_ptr<Device> device;
-  std::size_t ranks_on_gpu = 1;                   // of this host, on the same GPU as this one
+  std::size_t ranks_on_gpu = 1;                   // ranks that use this rank's GPU, with itself
   std::string why_no_gpu;                         // if --device auto has found no usable GPU
-  bool has_any_gpu = false, has_any_cpu = false;  // some rank computes on one
-  bool is_first_of_kind = false;                  // it measures algorithms for that kind of device
+  bool has_any_gpu = false, has_any_cpu = false;  // whether some rank computes on such a device
+  bool is_first_of_kind = false;                  // this rank measures algorithms for its kind
 };
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// The options of a training run in the terms of the libraries.
+// Translates the options of a training run into those of the libraries.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +18,21 @@ namespace dp {
 
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
 // Whether --compress auto sends velocities (comm/topologies/velocity.hpp) if velocity= is not
-// given: on a CPU, if the optimiser can leave its momentum to an exchange at every step. The same
-// bits then achieve more (experiments/studies/velocity.md). Beside a GPU the host would need
-// more time for velocities than for the codec.
+// given. It does so on a CPU, if the optimiser can leave its momentum to an exchange at every step,
+// because the same number of bits then gives a better model (experiments/studies/velocity.md). It
+// does not with a GPU, because the host would need more time for velocities than for the codec.
 [[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
 // scaling: the factor for --lr.
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
                                                     std::size_t steps_per_epoch);
 
-// Nothing with --augment off. Without a shape it does not check whether the images can be changed
-// this way.
+// Both return nothing with --augment off. The second one also checks whether images of this shape
+// can be changed by the rule.
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options);
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
                                                                 const ImageShape& shape);
-// Nothing if gradients are exchanged at every step.
+// Returns nothing if gradients are exchanged at every step.
 [[nodiscard]] std::optional<RoundOptions> round_options(const Options& options,
                                                         const RoundSchedule& rounds,
                                                         std::size_t ranks);

@@ -21,17 +21,17 @@ namespace dp {
 struct RunPlan {
   const Options& options;
   std::size_t ranks = 1;
-  std::size_t planned_ranks = 1;  // that the run was begun with: decides the learning rate
+  std::size_t planned_ranks = 1;  // the ranks at the run's first start; decides the learning rate
   std::size_t global_batch = 0;   // before --batch-schedule changes it
   BatchSchedule batches = {};     // the sizes of all epochs
   RoundSchedule rounds = {};
-  Shares shares = {};             // of the ranks, as the run begins
+  Shares shares = {};             // the ranks' first shares
   std::size_t largest_part = 0;   // images that a rank computes at once
   RunChoices choices = {};        // from --autotune FILE.h5, or from a checkpoint
   bool sends_velocities = false;  // what --compress auto does if velocity= is not given
-  // By rank, its part of each bucket with topology direct (owner_weights.hpp); empty: all alike.
+  // With the topology "direct", each rank's part of a bucket (owner_weights.hpp); empty: all alike.
   std::vector<std::uint32_t> owner_weights = {};
-  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: unknown for single ranks
+  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: only `link` is known
   LinkProbe link = {};  // zeros if nothing is exchanged, and with --autotune off
   net::ScheduleOptions schedule = {};
 
@@ -43,7 +43,7 @@ struct RunPlan {
     const std::size_t of_rank = (shares.most(batch, ranks) + largest_part - 1) / largest_part;
     return std::max(static_cast<std::size_t>(options.accumulate), of_rank);
   }
-  // Evaluation uses batches of the size of the run's first parts.
+  // The batch size of evaluation, which is that of the run's first parts.
   [[nodiscard]] std::size_t test_batch() const {
     const auto parts = static_cast<std::size_t>(options.accumulate);
     return (global_batch + parts - 1) / parts;

@@ -1,7 +1,7 @@
 // Run's constructor, at the end of this file, makes the parts of a run in this order: checkpoint to
 // resume from, data, choices of an earlier run, measured links, owners of buckets, replica, parts
 // of a step, loaders, initial weights, algorithms for all batch sizes, recorder with the log, and
-// the connection of the reducer. The functions before it make single parts.
+// the connection of the reducer. The functions before the constructor make single parts.
 #include "app/training/setup/run_setup.hpp"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
   };
   const std::vector<Summary> all = comm.all_gather(
       Summary{hash, std::uint64_t{data.train->count()}, std::uint64_t{data.test->count()}});
-  // The data of most ranks are taken to be right; in a tie, the lowest rank's.
+  // The data that most ranks have are taken to be right. In a tie, those of the lowest rank are.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
   };
@@ -108,7 +108,7 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
                   rank, comm.hosts()[rank], tell(*odd), tell(usual), folder));
 }
 
-// Measures the links. --throttle limits their rates.
+// Measures the links. --throttle limits their bandwidth.
 void measure_network(Communicator& comm, RunPlan& plan) {
   plan.link = probe_link(comm, &plan.own_link_bytes_per_s);
   const double most = plan.options.throttle.bit_per_s / 8;
@@ -117,8 +117,9 @@ void measure_network(Communicator& comm, RunPlan& plan) {
   for (double& own : plan.own_link_bytes_per_s) own = std::min(own, most);
 }
 
-// Each rank's part of a bucket with topology direct: as in an earlier run or before the checkpoint,
-// or by the measured links. The same on all ranks.
+// Chooses each rank's part of a bucket for the topology "direct". The parts are those of an earlier
+// run or of the checkpoint, if there is one, and otherwise follow the measured links. All ranks
+// choose the same parts.
 void choose_owners(RunPlan& plan) {
   if (plan.options.topology != "direct") return;
   if (plan.choices.owner_weights) {
@@ -128,14 +129,14 @@ void choose_owners(RunPlan& plan) {
   plan.owner_weights = owner_weights(plan.own_link_bytes_per_s);
 }
 
-// The rate of this rank's link, or the common rate if links were not measured one by one.
+// The bandwidth of this rank's link, or the common one if links were not measured one by one.
 double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
   return plan.own_link_bytes_per_s.empty() ? plan.link.bytes_per_s
                                            : plan.own_link_bytes_per_s[rank];
 }
 
-// The size of buckets for these tensors: as given, or an earlier run's, or one that suits the
-// measured network.
+// The size of buckets for these tensors: the one that the user gave, or an earlier run's, or one
+// that suits the measured network.
 std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tensors,
                            const CodecSpec& codec) {
   if (plan.options.bucket_mb > 0) return static_cast<std::size_t>(plan.options.bucket_mb * 1e6);
@@ -143,8 +144,8 @@ std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tens
   return choose_bucket_bytes(plan.link, plan.ranks, codec, tensors);
 }
 
-// The place where a GPU's gradients are encoded; automatic, unless an option or an earlier run
-// decides it.
+// Where a GPU's gradients are encoded. It is `automatic` unless an option or an earlier run
+// decides.
 ExchangePath exchange_path(const RunPlan& plan) {
   if (plan.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
   if (plan.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;
@@ -213,8 +214,9 @@ std::unique_ptr<Replica> make_replica(const RunPlan& plan, std::size_t rank, boo
       replica);
 }
 
-// With a GPU the processor is free for the loader. On a CPU the layers' threads are busy all the
-// time, but they are fastest if they never wait for images.
+// With a GPU, the loader can use all cores. On a CPU, the layers keep all cores busy, but training
+// is fastest if it never waits for images, so the loader gets half as many threads as there are
+// cores.
 std::size_t loader_threads(const Options& options, const RankMachine& machine, bool is_decoded) {
   if (options.loader_threads > 0) return to_size(options.loader_threads);
   if (!is_decoded) return 1;

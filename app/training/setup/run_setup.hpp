@@ -27,8 +27,8 @@ void check_traced_steps(const Options& options, std::size_t steps);
 
 // The parts refer to each other, so a Run cannot be moved.
 struct Run {
-  // A rehearsal computes a few steps for --check and --plan. Its options differ from the options of
-  // the run that it stands for.
+  // A rehearsal computes a few steps for --check and --plan. Its options differ from those of the
+  // real run.
   enum class Purpose { training, rehearsal };
 
   // Collective. Afterwards the thread of the replica's reducer owns the communicator. Rank 0

@@ -33,13 +33,14 @@ bool has_single_image(const ImageDivision& division, const DividedBatch& batch, 
   return division.sync_bn && std::ranges::count(of_all, std::size_t{1}) > 0;
 }
 
-// In a step that has the whole batch, however few images the run has.
+// Whether a step with the whole batch has a single image somewhere. It is examined even if the run
+// has too few images for such a step.
 bool is_single_when_whole(ImageDivision division, const DividedBatch& batch) {
   division.samples = batch.images;
   return has_single_image(division, batch, 0);
 }
 
-// In a step of all images.
+// Whether a step with all images of the run has a single image somewhere.
 bool is_single_in_one_step(const ImageDivision& division, const DividedBatch& batch) {
   return has_single_image(division, {division.samples, batch.parts}, 0);
 }
@@ -75,7 +76,7 @@ std::string any_of(const std::vector<std::string>& remedies) {
   return text;
 }
 
-// The options that cause the batches, each once.
+// Which options decide the batches that are the cause.
 struct Blame {
   bool base = false, schedule = false;
 };
@@ -132,7 +133,7 @@ std::vector<std::string> remedies_in_some_steps(const SingleImages& found,
   return texts;
 }
 
-// Empty if there is none.
+// What the user can do; empty if there is nothing.
 std::string remedies_text(const SingleImages& found, const ImageDivision& division,
                           const SingleImageRemedies& can) {
   const bool is_always = found.where == Where::in_every_step;

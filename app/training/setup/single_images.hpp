@@ -1,5 +1,6 @@
-// Training steps in which batch normalisation works on a single image. If its map is 1x1, too, it
-// has one value per channel, and the step trains on constants (net/single_values.hpp).
+// Finds training steps in which batch normalisation works on a single image. If the layer's map is
+// 1x1, too, it has only one value per channel, and the step trains on constants
+// (net/single_values.hpp).
 #pragma once
 
 #include <cstddef>
@@ -15,14 +16,14 @@ namespace dp {
 struct ImageDivision {
   struct Batch {
     std::size_t images;         // of all ranks in a step; the last step of an epoch may have fewer
-    std::size_t parts;          // in which a rank computes its share of them
-    bool is_scheduled = false;  // --batch-schedule decides it
+    std::size_t parts;          // the number of parts in which a rank computes its share
+    bool is_scheduled = false;  // whether --batch-schedule decides the batch
   };
   std::size_t samples = 0;  // training images
   std::size_t ranks = 1;
   Shares shares = {};
   bool sync_bn = false;
-  std::vector<Batch> batches = {};  // that occur
+  std::vector<Batch> batches = {};  // all that occur in the run
 };
 
 struct SingleImages {
@@ -48,9 +49,9 @@ struct SingleImageRemedies {
   bool goes_on = false;  // from a checkpoint: only the number of ranks can change
 };
 
-// One sentence about the result of find_single_images(), which names the option that is the cause:
-// for an error if every step is affected, otherwise for a warning. layers: those with maps of 1x1,
-// at least one.
+// One sentence about the result of find_single_images(), which names the option that is the cause.
+// It is the text of an error if every step is affected, and otherwise of a warning. layers: those
+// with maps of 1x1, at least one.
 [[nodiscard]] std::string describe_single_images(const SingleImages& found,
                                                  const ImageDivision& division,
                                                  const std::vector<std::string>& layers,

@@ -154,7 +154,8 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
     take_earlier();
   } else {
     check_new_file(Setting{"exported weights"}, path_);
-    check_new_file(Setting{"exported weights"}, path_ + ".part");  // not first after an epoch
+    // Checked now, so that the run does not fail only after an epoch.
+    check_new_file(Setting{"exported weights"}, path_ + ".part");
   }
 }
 
@@ -173,7 +174,7 @@ void WeightsExporter::take_earlier() {
     try {
       warning_ += fmt::format("; it was renamed {}, and the best epoch is counted from here on",
                               move_aside(Setting{"exported weights"}, path_));
-    } catch (const Error&) {  // write() reports that a file has the name
+    } catch (const Error&) {  // write() reports that a file with this name exists
     }
   }
 }

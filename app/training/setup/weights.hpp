@@ -27,20 +27,21 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
 void load_initial_weights(const Options& options, Communicator& comm, Device& device,
                           net::Network& network);
 
-// Keeps the weights of the best epoch, and writes the file of --export after each epoch. For one
-// rank.
+// Keeps the weights of the best epoch, and writes the file of --export after each epoch. Only rank
+// 0 has an exporter.
 class WeightsExporter {
  public:
-  // If the file exists already. refused: it is an error. continued: the resumed run wrote it.
-  // moved: the run has begun anew, so the existing file gets another name.
+  // What happens to a file that already exists. refused: it is an error. continued: the run that is
+  // resumed wrote the file, so it is continued. moved: the run begins anew, and the existing file
+  // gets another name.
   enum class Earlier { refused, continued, moved };
-  // Throws SettingError(data) if the file could not be made, unless the run goes on.
+  // Throws SettingError(data) if the file cannot be made, unless the run continues an earlier one.
   WeightsExporter(std::string path, WeightsFile head, Earlier earlier = Earlier::refused);
 
   // `after_epoch` has the epoch and its results. Throws Error(data); the file is then unchanged.
   void write(WeightSet after_epoch);
 
-  // A message if the run's earlier file can no longer be read; usually empty.
+  // A message if the run's earlier file can no longer be read, otherwise empty.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 
  private:

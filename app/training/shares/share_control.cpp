@@ -12,23 +12,25 @@ namespace {
 
 // The largest fraction of a step's time that may be fixed.
 constexpr double kMostFixed = 0.6;
-// Two sizes give both numbers of a model if they differ by this fraction. Times differ by a few per
-// cent by chance.
+// Two measurements determine both parameters of a model only if their numbers of images differ by
+// more than this fraction, because times differ by a few per cent by chance.
 constexpr double kDistinct = 0.3;
-// A time that differs from its model's by more replaces it. Otherwise the model is scaled to the
-// mean of the times since then, or of the last kMostInMean.
+// If a measured time differs from the model's by more than this fraction, the model is scaled to
+// that time alone. Otherwise the model is scaled to the mean of the times since the last such jump,
+// or of the last kMostInMean times.
 constexpr double kJump = 0.1;
 constexpr std::size_t kMostInMean = 5;
-// The fraction of the expected gain that a trial must show. An unsure gain is watched for
-// kTrialIntervals, because steps differ by chance.
+// The fraction of the expected gain that a trial must show. If the expected gain is below
+// kSureGain, the trial lasts kTrialIntervals, because the times of steps differ by chance.
 constexpr double kFairPart = 0.3;
 constexpr std::size_t kTrialIntervals = 3;
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
-// A machine's speed has changed if its time differs by these factors: kOtherSpeed from the time
-// before or, if its share has changed, kOtherThanModel from the model's.
+// A machine's speed has changed if its time differs from the time before by a factor of more than
+// kOtherSpeed. If the machine's share has changed, the time is compared with the model's instead,
+// and the factor is kOtherThanModel.
 constexpr double kOtherSpeed = 1.2, kOtherThanModel = 1.6;
 
 bool is_beyond(double ratio, double factor) { return ratio > factor || ratio < 1.0 / factor; }

@@ -2,14 +2,15 @@
 // auto).
 //
 // Ranks that share a machine (the processors of a host, or a GPU) get equal shares, because each of
-// them slows down the others. A machine's model (share_solver.hpp) begins with a guess and follows
-// the times of its steps: measurements of two sufficiently different sizes give both of its
-// numbers; otherwise both are scaled.
+// them slows down the others. A machine's model (share_solver.hpp) has two parameters, a fixed time
+// and a time for each image. It begins with a guess and follows the measured times. Measurements of
+// two sufficiently different shares determine both parameters; otherwise both are scaled alike.
 //
 // A division is changed if the slowest machine would gain kSureGain of a step, or kLeastGain in two
-// intervals in a row. The next interval is a trial. If steps do not gain a fair part of what was
-// expected, the division before the trial comes back, and the next trial waits for twice as many
-// intervals. This happens, for instance, if two hosts are virtual machines on the same processors.
+// intervals in a row. The next interval is a trial. If steps do not become faster by a fair part of
+// the expected gain, the division before the trial comes back, and no trial follows for some
+// intervals, twice as many after each failure. A trial fails, for instance, if two hosts are
+// virtual machines on the same processors.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +23,22 @@
 
 namespace dp {
 
-// A rank's measurements in an interval. All ranks have them.
+// A rank's measurements in an interval.
 struct ShareMeasurement {
-  double compute_s = 0;         // of a step, without waiting for other ranks
-  double step_s = 0;            // of a step, with it
-  std::size_t most_images = 0;  // that the rank has memory for
+  double compute_s = 0;         // a step's time without the waits for other ranks
+  double step_s = 0;            // a step's time with these waits
+  std::size_t most_images = 0;  // the images of a step that fit into the rank's memory
 };
 
 class ShareControl {
  public:
-  // The gain that a change needs, as a fraction of a step's time: in two intervals in a row, or in
-  // one.
+  // The gain that a change needs, as a fraction of a step's time: kLeastGain in two intervals in a
+  // row, or kSureGain in one.
   static constexpr double kLeastGain = 0.03, kSureGain = 0.1;
 
-  // machine_of_rank: equal for ranks of one machine, from 0 without gaps. least: fewest images of a
-  // rank; 0: a quarter of an even share, at most 8, because batch statistics of few images are
-  // poor.
+  // machine_of_rank: the number of each rank's machine, from 0 without gaps. least: every rank gets
+  // at least this many images, because batch statistics of few images are poor. 0 stands for a
+  // quarter of an even share, but at most 8 images.
   ShareControl(std::vector<std::size_t> machine_of_rank, std::size_t least);
 
   struct Decision {
@@ -48,22 +49,24 @@ class ShareControl {
                                       // trial
   };
 
-  // Before the first step, from rehearsed steps with these images: the division to begin with,
-  // which is not a trial. Nothing: keep the rehearsed division.
+  // Call it before the first step, with the measurements of rehearsed steps that had these images.
+  // Returns the division to begin with, which is not a trial, or nothing if the rehearsed division
+  // should stay.
   [[nodiscard]] std::optional<std::vector<std::size_t>> begin(
       std::span<const ShareMeasurement> measured, std::span<const std::size_t> images);
-  // After an interval in which all steps had these images. Nothing: they stay.
+  // Call it after an interval in which all steps had these images. Returns nothing if the division
+  // should stay.
   [[nodiscard]] std::optional<Decision> decide(std::span<const ShareMeasurement> measured,
                                                std::span<const std::size_t> images);
 
-  // By rank, as of the last decide().
+  // The model of each rank, as of the last begin() or decide().
   [[nodiscard]] const std::vector<StepModel>& models() const { return models_; }
 
  private:
   struct Machine {
     StepModel model;
     double images = 0, seconds = 0;  // the last measurement; 0 images: none
-    std::size_t agreeing = 1;        // number of measurements that the model is the mean of
+    std::size_t agreeing = 1;        // the number of measurements of which the model is the mean
   };
   struct Trial {
     std::vector<std::size_t> before;
@@ -94,7 +97,7 @@ class ShareControl {
   std::optional<Trial> trial_;
   bool has_wish_ = false;  // the last interval has shown a gain below kSureGain
   std::size_t pause_ = 0, next_pause_ = kFirstPause;  // intervals without a trial
-  // By machine, the times before the failed trial, whose division has come back.
+  // The time of each machine before the last failed trial.
   std::vector<double> seconds_at_failure_;
 
   static constexpr std::size_t kFirstPause = 2, kLongestPause = 128;

@@ -35,7 +35,7 @@ std::vector<std::size_t> divide_images(std::size_t images, std::span<const StepM
     for (std::size_t r = 0; r < ranks; ++r) counts[r] = images_in(time_s, models[r], bounds[r]);
     return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   };
-  // The largest time in which no more than `images` images are computed, by bisection.
+  // Finds, by bisection, the largest time in which no more than `images` images are computed.
   double low = 0, high = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
     high = std::max(high, models[r].seconds(bounds[r].most) + models[r].image_s);
@@ -47,7 +47,7 @@ std::vector<std::size_t> divide_images(std::size_t images, std::span<const StepM
   }
   std::size_t sum = fill(low);
   DP_ASSERT(sum <= images, "the least shares of {} ranks are more than {} images", ranks, images);
-  // The few remaining images, each to the rank that would then finish first.
+  // Each of the few remaining images goes to the rank that would then finish first.
   for (; sum < images; ++sum) {
     std::size_t next = ranks;
     for (std::size_t r = 0; r < ranks; ++r) {

@@ -2,7 +2,7 @@
 //
 // A rank's time for n images is modelled as fixed_s + image_s n. The best division minimises the
 // largest time: without bounds all ranks then need the same time T, and
-//     n_r = (T - fixed_s_r) / image_s_r,   sum of n_r = G.
+//     n_r = (T - fixed_s_r) / image_s_r,   sum of n_r = the images of the step.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 namespace dp {
 
 struct StepModel {
-  double fixed_s = 0;  // of a step, whatever it computes
-  double image_s = 0;  // of each image; above 0
+  double fixed_s = 0;  // the time of a step apart from its images
+  double image_s = 0;  // the time of each image; above 0
 
   [[nodiscard]] double seconds(std::size_t images) const {
     return fixed_s + image_s * static_cast<double>(images);
@@ -31,8 +31,8 @@ struct ShareBounds {
 };
 
 // Whole numbers of images, one for each rank, whose sum is `images`. The bounds must allow a
-// division. Deterministic; ranks with equal models and bounds get numbers that differ by at most
-// one, the larger ones first.
+// division. The result is deterministic. The numbers of ranks with equal models and bounds differ
+// by at most one, and lower ranks get the larger numbers.
 [[nodiscard]] std::vector<std::size_t> divide_images(std::size_t images,
                                                      std::span<const StepModel> models,
                                                      std::span<const ShareBounds> bounds);
