@@ -333,7 +333,7 @@ BenchUsage usage(CodecBenchOptions& options) {
           .help =
               "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
               "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
-              "any, all codecs are measured, those with a rate also at some rates.\n"
+              "any, all codecs are measured, those with bits= also at several bits.\n"
               "\n"
               "The input is normally distributed. Codecs that send values above a threshold get\n"
               "it scaled so that they send one value in a hundred; a codec with bits= rounds as\n"

@@ -128,7 +128,7 @@ BenchUsage usage(ExchangeBenchOptions& options) {
           whole_row("buckets-in-flight", options.buckets_in_flight, {1, 1024},
                     "buckets exchanged at the same time"),
           whole_row("sleep-us", options.sleep_us, {0, 100000},
-                    "the reducer's pause between polls, in microseconds; 0: by the traffic"),
+                    "the reducer's pause between polls, in microseconds; 0: adapts to the traffic"),
           whole_row("codec-threads", options.codec_threads, {0, CodecThreads::kMost},
                     "encoding threads per rank; 0: a quarter of its cores")}};
 }

@@ -66,7 +66,7 @@ std::size_t Trainer::resume() {
                             options_.checkpoint));
   if (!run_.checkpoint.notes.empty()) {
     recorder_.say(
-        fmt::format("it continues with {}, so its bits differ from an uninterrupted run's",
+        fmt::format("the run continues with {}, so its bits differ from an uninterrupted run's",
                     fmt::join(run_.checkpoint.notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
