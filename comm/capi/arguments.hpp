@@ -17,8 +17,8 @@ namespace dp::capi {
 // Throws Error(usage) with that sentence if `holds` is false.
 void require(bool holds, std::string_view sentence);
 
-// Reads a struct of a caller that may be compiled with an older or newer header: missing fields get
-// their defaults.
+// Reads a struct of a caller that may have been compiled with an older or newer header: missing
+// fields get their defaults.
 template <class Struct>
 [[nodiscard]] Struct read_struct(const Struct& given, Struct defaults) {
   require(given.struct_bytes >= sizeof given.struct_bytes && given.struct_bytes % 8 == 0,
@@ -43,7 +43,7 @@ struct Layout {
 // Throws Error(usage) for a wrong option.
 void check(const dptrain_comm_options& given);
 
-// Collective: measures the link, unless it is given. `given` must have passed check().
+// Collective: measures the link, unless its rate is given. `given` must have passed check().
 [[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
                                                Communicator& comm);
 

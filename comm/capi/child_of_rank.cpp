@@ -54,13 +54,13 @@ SocketName name_of(std::string_view identity) {
 
 int open_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-// The process of this user that listens at the name; 0 if there is none, or if it runs in a
-// container with separate process numbers, in which mpirun may create the same identity.
+// The process that listens at the name. 0 if there is none, if another user runs it, or if it runs
+// in a container with its own process numbers, in which mpirun may create the same identity.
 int process_at(const SocketName& name) {
   const int asking = open_socket();
   if (asking < 0) return 0;
   ucred holder = {};
-  constexpr int kTries = 100;  // it may not be listening yet
+  constexpr int kTries = 100;  // the process may not be listening yet
   for (int i = 0; i < kTries; ++i) {
     if (::connect(asking, reinterpret_cast<const sockaddr*>(&name.address), name.bytes) == 0) {
       socklen_t size = sizeof holder;

@@ -1,7 +1,8 @@
 // Outline: each C function wraps its body in result_of() or result_on() (exchange.hpp), which turn
-// exceptions into result codes. The process' objects (MPI, communicator, list of exchanges) come
-// first, then init and finalize, create and the calls of a step, reports, and the saved state. The
-// work is done by GradientSync; arguments.cpp, observation.cpp and saved_state.cpp convert.
+// exceptions into result codes. The objects of the process (MPI, communicator, list of exchanges)
+// come first, then init and finalize, create and the calls of a step, reports, and the saved state.
+// GradientSync does the work; arguments.cpp, observation.cpp and saved_state.cpp convert between
+// its types and those of C.
 #include "comm/capi/dptrain_comm.h"
 
 #include <mpi.h>
@@ -41,8 +42,9 @@ using dp::capi::result_on;
 
 constexpr const char* kLibrary = "dptrain_comm";
 
-// The objects of which a process has one. Each exchange has a duplicate of the communicator for its
-// thread. This one is used at the same time only if MPI supports several threads.
+// The objects of which a process has only one. Each exchange has its own duplicate of the
+// communicator for its thread. `comm` is used at the same time as a duplicate only if MPI supports
+// several threads.
 struct Process {
   std::optional<dp::MpiRuntime> mpi;  // set if this library has started MPI
   std::optional<dp::Communicator> comm;
@@ -60,8 +62,8 @@ dp::Communicator& communicator() {
   return *process().comm;
 }
 
-// This program's command line from /proc, for advice to start it by mpirun; "PROGRAM" if it is not
-// known, as in a worker of Python's multiprocessing.
+// This program's command line from /proc, for messages that advise starting it by mpirun. "PROGRAM"
+// if the command line is not known, as in a worker of Python's multiprocessing.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -73,8 +75,8 @@ std::string command_line() {
 }
 
 // Collective. Throws Error(usage) if a launcher's variables disagree with MPI
-// (foreign_launcher.hpp). They may count MPI_COMM_WORLD or `comm`: a program that splits its ranks
-// may set a WORLD_SIZE for each group.
+// (foreign_launcher.hpp). The variables may count the ranks of MPI_COMM_WORLD or of `comm`: a
+// program that splits its ranks may set a WORLD_SIZE for each group.
 void require_launcher_of_mpi(MPI_Comm comm) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
   const auto complaint = [&](MPI_Comm ranks) {
@@ -98,8 +100,8 @@ void require_launcher_of_mpi(MPI_Comm comm) {
   dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
 }
 
-// Collective. The communicator of the ranks with the same part of the model as this one; null if
-// that is all ranks.
+// Collective. The communicator of the ranks with the same part of the model as this rank; null if
+// all ranks have the same part.
 std::unique_ptr<dp::Communicator> with_same_shard(std::uint64_t shards, dp::Communicator& comm) {
   const auto ranks = static_cast<std::uint64_t>(comm.size());
   comm.together([&] {
@@ -362,7 +364,7 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
   return result_on(exchange, [=](dptrain_comm& it) {
     require(statistics != nullptr, "statistics is NULL");
     it.require_step(false);
-    // check the struct before taking costs, so that a wrong one loses none
+    // Checks the struct before taking the costs, so that an invalid struct does not lose them.
     static_cast<void>(dp::capi::read_struct(*statistics, {}));
     dp::capi::write_struct(dp::capi::take_statistics(it), statistics);
   });

@@ -14,9 +14,9 @@
  *     dptrain_comm_destroy(exchange);
  *     dptrain_comm_finalize();
  *
- * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold
- * the same bits. A codec's error stays in a residual on the rank that made it, and is sent in
- * a later step.
+ * The results are sums, not means: divide by the number of ranks before or after. After finish_step
+ * all ranks hold the same bits. A codec's error stays in a residual on the rank that made it, and
+ * is sent in a later step.
  *
  * Steps. Codecs with few bits work best if each rank makes the optimiser's step before the exchange
  * (velocity=). Describe the optimiser in the options to allow this. For slots with
@@ -25,8 +25,8 @@
  *     parameter -= learning rate * value
  * and applies AdamW's weight decay. Coupled weight decay (SGD, Adam) must be added to the gradient
  * before ready, 1/P of it on each of P ranks. Adam's steps do not depend on the scale of the loss:
- * divide gradients by it before ready. A saved state then includes this rank's moments of the
- * optimiser.
+ * divide gradients by that scale before ready. With such slots, a saved state includes this rank's
+ * moments of the optimiser.
  *
  * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit
  * codes, and leave a one-sentence message in dptrain_comm_last_error(). After DPTRAIN_COMM_NETWORK
@@ -37,12 +37,12 @@
  * free.
  *
  * Threads. Only one thread at a time may call these functions. A thread of the exchange calls MPI
- * while the exchange exists. Therefore MPI must have been started with MPI_THREAD_SERIALIZED at
- * least; with MPI_THREAD_MULTIPLE if the program uses MPI itself meanwhile, or creates several
- * exchanges. Several exchanges are independent of each other; all ranks create them in the same
- * order. Before it starts MPI, dptrain_comm_init sets environment variables of Open MPI that slow
- * networks need (comm/mpi/runtime/mpi_runtime.hpp lists them). A program that starts MPI itself
- * must set them itself.
+ * while the exchange exists. Therefore MPI must have been started with MPI_THREAD_SERIALIZED or a
+ * higher level. MPI_THREAD_MULTIPLE is needed if the program uses MPI itself meanwhile, or creates
+ * several exchanges. Several exchanges are independent of each other, but all ranks must create
+ * them in the same order. Before it starts MPI, dptrain_comm_init sets environment variables of
+ * Open MPI that slow networks need (comm/mpi/runtime/mpi_runtime.hpp lists them). A program that
+ * starts MPI itself must set them itself.
  *
  * Memory. The library copies strings and arrays that it is given. Values and strings that it
  * returns belong to the library: values live as long as the exchange, a string until the next
@@ -93,9 +93,11 @@ typedef struct {
 /* dptrain_comm_defaults(&options) sets all fields to their defaults. */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(dptrain_comm_options) of the caller */
-  /* As dptrain --compress: none, q8, ecq:bits=0.35, auto, fewest, ... Default: auto. */
+  /* A codec, as for dptrain --compress: "none", "q8", "ecq:bits=0.35", "auto", "fewest", ...
+   * Default: "auto". */
   const char* compress;
-  /* ring, direct, grid, tree, ps or hierarchical. Default NULL: the codec's own, mostly ring. */
+  /* "ring", "direct", "grid", "tree", "ps" or "hierarchical". Default NULL: the codec's own, mostly
+   * "ring". */
   const char* topology;
   /* Names of slots that are sent in fp32, separated by commas, with * and ?. Default: NULL. */
   const char* exact;
@@ -104,7 +106,8 @@ typedef struct {
    * the network. */
   uint64_t bucket_bytes;
   double timeout_s; /* the time limit for a silent rank; default: 60 */
-  /* The rate of the slowest link of a rank. Default 0: create measures it, which takes 1-2 s. */
+  /* The bandwidth of the slowest link of a rank. Default 0: dptrain_comm_create measures it, which
+   * takes 1-2 s. */
   double link_bit_per_s;
   /* The name of a new file for dptrain_comm_write_trace. Default NULL: no trace. */
   const char* trace;
@@ -112,21 +115,21 @@ typedef struct {
    * (default: 5) of this exchange. */
   uint64_t trace_first;
   uint64_t trace_steps;
-  /* DPTRAIN_COMM_SGD or DPTRAIN_COMM_ADAM: auto then exchanges the optimiser's steps, and velocity=
-   * is allowed. Default: DPTRAIN_COMM_ANY_OPTIMIZER; auto then sends 2 bits a value or more, which
-   * suits any optimiser. */
+  /* With DPTRAIN_COMM_SGD or DPTRAIN_COMM_ADAM, "auto" exchanges the optimiser's steps, and
+   * velocity= is allowed. With the default, DPTRAIN_COMM_ANY_OPTIMIZER, "auto" sends 2 bits a value
+   * or more, which suits any optimiser. */
   int32_t optimizer;
   int32_t has_nesterov; /* for SGD: 1 or 0; default: 0 */
   double momentum;      /* for SGD, 0 to below 1; default: 0.9 */
   double beta1, beta2;  /* for Adam, 0 to below 1; default: 0.9 and 0.999 */
   double epsilon;       /* for Adam, above 0; default: 1e-8 */
-  /* Codecs of single slots by name, such as "wte.*=q8;*bias=none", with * and ?; the last match
-   * wins. Not allowed: auto, ecq and other codecs with a rate or a topology of their own. Default:
-   * NULL. */
+  /* Codecs for single slots, which are selected by name, as in "wte.*=q8;*bias=none". Names may
+   * contain * and ?, and the last match wins. Not allowed are "auto", "ecq" and other codecs with a
+   * rate or a topology of their own. Default: NULL. */
   const char* codecs;
   /* Each `shards` consecutive ranks hold one model in parts. Rank r exchanges with the ranks that
-   * have the same part (the same rank modulo shards), and messages count only these ranks. Default:
-   * 1, each rank has the whole model. */
+   * have the same part (the same rank modulo shards), and rank numbers in messages count only these
+   * ranks. Default 1: each rank has the whole model. */
   uint64_t shards;
 } dptrain_comm_options;
 
@@ -134,12 +137,12 @@ typedef struct {
 typedef struct {
   uint64_t struct_bytes; /* the caller sets it: sizeof(dptrain_comm_statistics) */
   uint64_t sent_bytes, received_bytes;
-  double comm_s;           /* with a bucket in flight; its parts: */
+  double comm_s;           /* the time with a bucket in flight; its parts are: */
   double encode_s;         /* in encoders */
   double decode_s;         /* in decoders */
   double peer_wait_s;      /* waiting for a rank that had not begun */
   double wire_s;           /* the rest */
-  double bits;             /* a value, in the last step of ecq and auto; NAN for other codecs */
+  double bits;             /* bits a value in the last step of ecq and auto; NAN for other codecs */
   uint64_t skipped_steps;  /* steps in which some rank's gradient was not finite */
   uint64_t clamped_values; /* clamped by fp16, whose largest value is 65504 */
 } dptrain_comm_statistics;
@@ -156,30 +159,30 @@ typedef struct {
   double residual_squares;             /* of the whole residual, now */
 } dptrain_comm_bucket_statistics;
 
-/* The last step of codecs with a rate (ecq:bits=, ecq:error=, auto); NAN if a value does not apply.
- */
+/* The last training step of codecs with a rate (ecq:bits=, ecq:error=, "auto"). Values that do not
+ * apply are NAN. */
 typedef struct {
   uint64_t struct_bytes;           /* the caller sets it: sizeof(dptrain_comm_rate) */
-  double planned_bits;             /* a value */
+  double planned_bits;             /* bits a value */
   double partial_bits, total_bits; /* sent bits a value: of partial sums, and of the sum */
-  double partial_step, total_step; /* the quantiser's steps, chosen after this step */
-  double link_bytes_per_s;         /* of auto: the rate of this rank's link, */
-  double hidden_bits;              /* and the bits that hide behind this rank's computation */
+  double partial_step, total_step; /* the quantiser's step sizes for the next step */
+  double link_bytes_per_s;         /* "auto": the bandwidth of this rank's link */
+  double hidden_bits;              /* "auto": the bits that hide behind this rank's computation */
   /* Of this rank's encodes, as measured last: norm(residual) / norm(encoded values), and
    * norm(residual) / norm(gradient). */
   double relative_error, residual_growth;
-  double guard_factor;   /* factor of the bits; above 1 while a residual is too large */
-  double wished_bits;    /* of auto: the least of all ranks' hidden_bits, which decides */
-  double binding_bucket; /* of auto: the bucket from which on this rank's link has no time left */
+  double guard_factor;   /* multiplies the bits; above 1 while a residual is too large */
+  double wished_bits;    /* "auto": the least of all ranks' hidden_bits, which decides */
+  double binding_bucket; /* "auto": from this bucket on, this rank's link has no time left */
 } dptrain_comm_rate;
 
 /* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. Returns
  * DPTRAIN_COMM_USAGE if another launcher's variables (torchrun's WORLD_SIZE, PMI_SIZE,
  * SLURM_STEP_NUM_TASKS) disagree with MPI about the number of processes, if a rank has started this
- * process, and if another process has this rank's identity, as with torchrun inside mpirun. */
+ * process, or if another process has this rank's identity, as with torchrun inside mpirun. */
 int dptrain_comm_init(void);
-/* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. A launcher may
- * count the processes of MPI or of the communicator. */
+/* The same for the ranks of a communicator, passed as MPI_Comm_c2f(comm). MPI must be running. A
+ * launcher's variables may count either the processes of MPI or those of the communicator. */
 int dptrain_comm_init_with(int32_t fortran_handle);
 /* Ends MPI if dptrain_comm_init has started it. Collective. */
 int dptrain_comm_finalize(void);
@@ -187,14 +190,15 @@ int dptrain_comm_finalize(void);
 void dptrain_comm_abort(int exit_code, const char* reason);
 int dptrain_comm_rank(void); /* -1 before init */
 int dptrain_comm_size(void);
-/* Replaces all ranks' bytes by rank 0's, for example the parameters at the start. Collective, not
- * in the middle of an exchange's step. */
+/* Replaces all ranks' bytes by rank 0's, for example the parameters at the start. Collective. Not
+ * allowed in the middle of an exchange's step. */
 int dptrain_comm_broadcast(void* bytes, size_t size);
 
-/* Sets the fields of a struct of that size. The macro dptrain_comm_defaults(options) passes the
- * size of the header that the program was compiled with. */
+/* Sets all fields that a struct of that size has. The macro dptrain_comm_defaults(options) passes
+ * the size of the header that the program was compiled with. */
 void dptrain_comm_defaults_sized(dptrain_comm_options* options, size_t struct_bytes);
-/* The function, for programs compiled when the struct ended before `codecs`. */
+/* The function behind the macro's name, for programs compiled when the struct ended before
+ * `codecs`. */
 void dptrain_comm_defaults(dptrain_comm_options* options);
 #define dptrain_comm_defaults(options) dptrain_comm_defaults_sized((options), sizeof *(options))
 /* Checks each option by itself. Not collective; may be called before init. */
@@ -204,9 +208,9 @@ int dptrain_comm_check(const dptrain_comm_options* options);
  * ranks return the same error. options: NULL for the defaults. */
 int dptrain_comm_create(const dptrain_comm_slot* slots, size_t count,
                         const dptrain_comm_options* options, dptrain_comm** exchange);
-/* Does nothing for NULL. After an exchange was destroyed in a step, or after an error in one, a
- * program of several ranks cannot create another exchange: messages of that step may still
- * arrive. */
+/* Does nothing for NULL. If an exchange was destroyed in the middle of a step, or after an error in
+ * a step, a program of several ranks cannot create another exchange, because messages of that step
+ * may still arrive. */
 void dptrain_comm_destroy(dptrain_comm* exchange);
 
 /* The slot's rows x columns floats; NULL for an invalid index. Write them between begin_step and
@@ -218,19 +222,19 @@ int dptrain_comm_makes_step(dptrain_comm* exchange, size_t slot);
 /* progress: the fraction of the training that is done, 0 to 1, so that ecq:bits=X spends more bits
  * at the beginning; below 0: not known. */
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress);
-/* Reports that the slot's values are final. Once a step for every slot, in any order. In create,
- * list the slots in the order in which they become ready. */
+/* Reports that the slot's values are final. Call it once a step for every slot, in any order. In
+ * dptrain_comm_create, list the slots in the order in which they become ready. */
 int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
-/* all_finite: 1, or 0 if some rank's values were not finite. In that case the values are not sums,
- * every rank must skip the step, and residuals that were delivered in it are sent again later. Rank
- * 0 reports the first such step of an exchange on stderr, with the rank and the slot. Every rank
- * reports its first step in which fp16 clamped values, which a loss scaler considers finite.
- * dptrain_comm_statistics counts both. */
+/* all_finite becomes 1, or 0 if some rank's values were not finite. In the second case, the values
+ * are not sums, every rank must skip the step, and residuals that were delivered in it are sent
+ * again later. Rank 0 reports the first such step of an exchange on stderr, with the rank and the
+ * slot. Every rank reports its first step in which fp16 clamped values, which a loss scaler
+ * considers finite. dptrain_comm_statistics counts both. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
-/* Instead of dptrain_comm_begin_step, to exchange the parameters' changes over several steps (local
- * SGD, DiLoCo). All slots' values must be written before this call: codecs with a rate examine
- * them, since one round's rate does not predict the next one's. From the first round on, all steps
- * of the exchange must be rounds. */
+/* Call it instead of dptrain_comm_begin_step to exchange the parameters' changes over several
+ * training steps (local SGD, DiLoCo). All slots' values must be written before this call: codecs
+ * with a rate examine them, since one round's rate does not predict the next one's. From the first
+ * round on, every exchange must be a round. */
 int dptrain_comm_begin_round(dptrain_comm* exchange, double progress);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
@@ -238,22 +242,23 @@ size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
                                        dptrain_comm_bucket_statistics* statistics);
 int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
-/* For ecq:bits=: sets the mean bits a value from the next step on. Between steps, with the same
- * value on all ranks. The rate adapts within a few steps. A saved state does not include it. */
+/* For ecq:bits=: sets the mean bits a value from the next step on. Call it between steps, with the
+ * same value on all ranks. The bits that are sent adapt within a few steps. A saved state does not
+ * include this mean. */
 int dptrain_comm_set_bits(dptrain_comm* exchange, double bits);
 /* The loss has a new scale from the next step on, as with PyTorch's GradScaler: factor is the new
- * scale divided by the old one. Residuals, quantiser steps and thresholds are scaled along, so that
- * steps deliver what they would have delivered with a constant scale. Collective, with the same
- * factor; between steps. A saved state includes it. */
+ * scale divided by the old one. Residuals, the quantiser's step sizes and thresholds are scaled by
+ * the factor, too, so that training steps deliver what they would have delivered with a constant
+ * scale. Collective, with the same factor; between steps. A saved state includes the scale. */
 int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor);
 /* Rank 0 writes the trace requested in the options: all ranks' activities on one clock, for
  * ui.perfetto.dev and chrome://tracing. Collective, between steps. Call it after the last traced
  * step; if called earlier, the trace ends there. Fails on all ranks if rank 0 cannot write the
  * file; a later call tries again. */
 int dptrain_comm_write_trace(dptrain_comm* exchange);
-/* Gathers the same number of bytes of each rank, for example statistics, in `all` on rank 0, in the
- * order of ranks; other ranks may pass NULL for `all`. With shards: among the ranks that exchange
- * with each other, on the lowest of them. Collective; between steps. */
+/* Gathers `size` bytes from each rank, for example statistics, in `all` on rank 0, in the order of
+ * ranks. Other ranks may pass NULL for `all`. With shards, the bytes of the ranks that exchange
+ * with each other are gathered on the lowest of them. Collective; between steps. */
 int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, size_t size, void* all);
 /* A line for each bucket: slots, values, codec, topology. NULL after an error. */
 const char* dptrain_comm_describe(dptrain_comm* exchange);
@@ -261,22 +266,22 @@ const char* dptrain_comm_describe(dptrain_comm* exchange);
  * DPTRAIN_COMM_INTERNAL, and the message names the ranks that differ. Collective; between steps. */
 int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t count);
 
-/* The exchange's state for checkpoints: residuals and what else a codec keeps from step to step.
- * Each rank saves and loads its own state, between steps. A state fits an exchange with the same
- * slots, options and number of ranks, on the rank that has saved it. Loading any other state, or a
- * damaged one, returns DPTRAIN_COMM_DATA. Load states before the first step: that step fails on all
- * ranks if their states are from different steps. If only one rank loads a state later, the next
- * step fails with DPTRAIN_COMM_DATA. */
+/* The exchange's state for checkpoints: residuals and whatever else a codec keeps from step to
+ * step. Each rank saves and loads its own state, between steps. A state fits an exchange with the
+ * same slots, options and number of ranks, on the rank that has saved it. Loading any other state,
+ * or a damaged one, returns DPTRAIN_COMM_DATA. Load states before the first step: that step fails
+ * on all ranks if their states are from different steps. If only one rank loads a state later, the
+ * next step fails with DPTRAIN_COMM_DATA. */
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);
 /* Continues from states that dptrain_comm_load_state refuses: this rank's own state of an exchange
  * with other slots (count 1), or the states of all ranks of a run with another number of ranks, in
- * their order, the same on all ranks. Slots are matched by name and shape. Residuals are added up:
- * rank r's goes to rank r modulo the number of ranks; an optimiser's moments are carried over in
- * proportion. New slots begin at zero; residuals of missing slots are dropped. Between steps, on
- * all ranks. Another number of ranks with the topology hierarchical or with shards returns
- * DPTRAIN_COMM_USAGE. */
+ * the order of ranks; all ranks pass the same states. Slots are matched by name and shape. The
+ * residual of rank r is added to that of rank r modulo the number of ranks. An optimiser's moments
+ * are carried over in proportion. New slots begin at zero, and residuals of missing slots are
+ * dropped. Call it between steps, on all ranks. With the topology "hierarchical" or with shards,
+ * another number of ranks returns DPTRAIN_COMM_USAGE. */
 int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
                               const size_t* sizes, size_t count);
 

@@ -14,14 +14,14 @@ static void check(int result) {
 }
 
 int main(void) {
-  static float weights[VALUES]; /* the same on all ranks, always */
+  static float weights[VALUES]; /* always the same on all ranks */
   const dptrain_comm_slot slots[] = {{"weights", ROWS, COLUMNS, 0, 0}};
   dptrain_comm_options options;
   dptrain_comm* exchange = NULL;
 
   check(dptrain_comm_init());
   dptrain_comm_defaults(&options);
-  options.compress = "q4"; /* as dptrain --compress */
+  options.compress = "q4"; /* as for dptrain --compress */
   check(dptrain_comm_create(slots, 1, &options, &exchange));
 
   /* Each rank has its own target; the mean of the targets is 1. */

@@ -51,7 +51,7 @@ dptrain_comm::dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_
 }
 
 dptrain_comm::~dptrain_comm() {
-  // Messages of an unfinished step may still arrive there, so the communicator is not freed.
+  // Messages of an unfinished step may still arrive on the communicator, so it is not freed.
   if (is_in_step) static_cast<void>(comm.release());
 }
 

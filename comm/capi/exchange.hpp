@@ -29,14 +29,14 @@ struct dptrain_comm {
   void require_step(bool is_wanted) const;
   [[nodiscard]] dp::StateList state();
   [[nodiscard]] dp::StatefulExchange stateful(const dp::StateList& list) const;
-  // Whether only one rank of each host encodes some bucket.
+  // Whether there is a bucket that only one rank of each host encodes.
   [[nodiscard]] bool has_leaders();
   // Collective. Throws Error(data) on all ranks if they are at different steps.
   void agree_on_step();
 
   std::unique_ptr<dp::Communicator> comm;
   dp::capi::Layout layout;
-  // Initially zeros. The system allocates only pages that are written; on one rank none are.
+  // Zeros at first. The system allocates only the pages that are written.
   std::unique_ptr<float[], void (*)(void*)> gradient;
   std::unique_ptr<dp::capi::ExchangeTrace> trace;  // null: no trace
   dp::GradientSync sync;
@@ -46,7 +46,7 @@ struct dptrain_comm {
   bool is_in_step = false;
   bool has_agreed_on_step = false;
   dp::capi::StepReport report;
-  std::vector<dp::CommCost> taken;  // of buckets, by the last dptrain_comm_get_statistics
+  std::vector<dp::CommCost> taken;  // by bucket, as of the last dptrain_comm_get_statistics
   std::string description;
 };
 

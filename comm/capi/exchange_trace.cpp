@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostExchangeSlices = 1u << 20;  // 46 MB; only used pages are touched
 
-// Runs f on rank 0; all ranks throw its exception.
+// Runs f on rank 0. If f throws an exception, all ranks throw it.
 template <class F>
 void on_rank_0(Communicator& comm, F f) {
   std::string failure;
@@ -94,7 +94,8 @@ void ExchangeTrace::write(Reducer& reducer) {
     info.bucket_elements.push_back(bucket.elements);
     info.codecs.front().specs.push_back(bucket.codec.text());
   }
-  // An exception on the reducer's thread would end the exchange, so f returns its message instead.
+  // An exception on the reducer's thread would end the exchange, so this function returns the
+  // exception's message instead.
   const std::string failure = reducer.run([&](Communicator& comm) {
     if (!std::exchange(is_on_one_clock_, true)) {
       clock_error_ns_ = put_on_one_clock(comm, first_reading_, {&loop_, &exchange_});

@@ -1,11 +1,11 @@
 // Records the trace requested by dptrain_comm_options::trace, in the same file format as dptrain's
 // traces (io/files/trace_file.hpp).
 //
-// The row "compute" shows the caller's thread, as far as the exchange sees it: the step from
-// begin_step to the end of finish_step; in it "backward", until finish_step begins, and "exposed
-// wait", the duration of finish_step. In "backward" each slot has a slice with its name, from the
-// time when the previous slot was ready until it is ready itself. The rows of the exchange and of
-// its buckets are the same as in dptrain's traces.
+// The row "compute" shows the caller's thread, as far as the exchange sees it. Its step lasts from
+// begin_step to the end of finish_step. The step consists of "backward", until finish_step begins,
+// and "exposed wait", the duration of finish_step. In "backward", each slot has a slice with its
+// name, from the time when the previous slot was ready to the time when the slot itself is ready.
+// The rows of the exchange and of its buckets are the same as in dptrain's traces.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,14 @@ namespace dp::capi {
 
 class ExchangeTrace {
  public:
-  // Collective. Throws Error(usage) for wrong steps, and on all ranks Error(data) if rank 0 cannot
-  // create the file.
+  // Collective. Throws Error(data) on all ranks if rank 0 cannot create the file.
   ExchangeTrace(const dptrain_comm_options& given, std::span<const TensorSlot> tensors,
                 Communicator& comm);
 
   [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
 
   void step_begins(std::uint64_t step);
-  void tensor_ready(std::size_t tensor);  // call it before its bucket may leave
+  void tensor_ready(std::size_t tensor);  // call it before the tensor's bucket may leave
   void backward_ends();
   void step_ends();
 

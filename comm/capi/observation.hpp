@@ -1,5 +1,6 @@
-// Reports on an exchange: costs, buckets, the codecs' rate, in the structs of the C interface.
-// dptrain_comm.cpp copies them to callers, whose structs may be older.
+// Reports on an exchange, in the structs of the C interface: costs, buckets, and the bits of codecs
+// with a rate. dptrain_comm.cpp copies them to the callers' structs, which may be of an older
+// version.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace dp::capi {
 
-// Copies a struct to a caller's, as much as it has room for.
+// Copies a struct to a caller's struct, as far as the caller's has room.
 template <class Struct>
 void write_struct(Struct report, Struct* to) {
   report.struct_bytes = read_struct(*to, {}).struct_bytes;
@@ -20,7 +21,8 @@ void write_struct(Struct report, Struct* to) {
 }
 
 // The costs since the last call; statistics_of_bucket() then returns each bucket's costs of the
-// same period. Waits for the exchange's thread. struct_bytes is not set, here and below.
+// same period. Waits for the exchange's thread. struct_bytes is set neither here nor by the
+// functions below.
 [[nodiscard]] dptrain_comm_statistics take_statistics(dptrain_comm& exchange);
 [[nodiscard]] dptrain_comm_bucket_statistics statistics_of_bucket(const dptrain_comm& exchange,
                                                                   std::size_t bucket);

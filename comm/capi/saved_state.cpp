@@ -1,8 +1,8 @@
 // Outline: for_each_piece() defines the format; saving writes its pieces in order. read_state()
-// parses and checks a state without relation to any exchange. load_state() then requires the same
-// parts as this exchange's and copies them. merge_states() instead matches tensors by name and
-// shape and adds up the parts of several ranks, with weights() for each kind of part. Both check
-// everything before they change anything.
+// parses and checks a state by itself, without an exchange to compare it with. load_state() then
+// requires the same parts as this exchange's and copies them. merge_states() instead matches
+// tensors by name and shape and adds up the parts of several ranks, with weights() for each kind of
+// part. Both check everything before they change anything.
 #include "comm/capi/saved_state.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace dp {
 namespace {
 
-// of every format, except for the number
+// The first line of every format, except for the format's number.
 constexpr std::string_view kMark = "dptrain_comm state 4\n";
 constexpr std::size_t kNumberAt = 19;
 static_assert(kMark[kNumberAt] == '4');
@@ -223,7 +223,7 @@ std::vector<std::size_t> divided(std::span<const StatefulTensor> tensors, StateG
   return begins;
 }
 
-// For each tensor here, the index of the saved tensor with its name and shape, or none.
+// For each tensor here, the index of the saved tensor with the same name and shape, or nothing.
 std::vector<std::optional<std::size_t>> matched(std::span<const StatefulTensor> here,
                                                 std::span<const StatefulTensor> saved) {
   std::vector<bool> is_taken(saved.size());

@@ -7,9 +7,9 @@
 //
 // Numbers have 64 bits in this machine's byte order; names and bytes are preceded by their length.
 //
-// Earlier formats can be read, too: "dptrain_comm state 3\n" has no list of tensors, "dptrain_comm
-// state 2\n" has no seal either, and "dptrain_comm state 1\n" no StateOrigin either: its owner is
-// not known, and its loss scale was constant.
+// Earlier formats can be read, too: "dptrain_comm state 3\n" has no list of tensors. "dptrain_comm
+// state 2\n" has no seal either. "dptrain_comm state 1\n" also lacks the StateOrigin: the rank that
+// it belongs to is not known, and the loss scale was constant.
 #pragma once
 
 #include <cstddef>
@@ -57,12 +57,13 @@ std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
                                       std::span<const std::byte> from);
 
 // Continues from states that load_state() refuses: this rank's state of an exchange with other
-// tensors, or the states of all ranks of a run with another number of ranks, in their order
-// (StateMerge; rank r's part goes to rank r mod P). Parts that are divided by tensors (StateGrain)
-// go to tensors of the same name and shape. Other tensors begin at zero, and parts of missing
-// tensors are dropped. Undivided parts and texts that are the same on all ranks are taken if they
-// fit. Returns the first state's origin. Throws Error(data), with nothing changed, if the states
-// are damaged, have a format before the fourth, or belong to other ranks than described.
+// tensors, or the states of all ranks of a run with another number of ranks, in the order of ranks.
+// Rank r's part goes to rank r mod P, and parts for the same rank are combined as StateMerge says.
+// Parts that are divided by tensors (StateGrain) go to tensors of the same name and shape. Tensors
+// without a match begin at zero, and parts of missing tensors are dropped. Undivided parts and
+// texts that are the same on all ranks are taken if they fit. Returns the first state's origin.
+// Throws Error(data), with nothing changed, if the states are damaged, have a format before the
+// fourth, or belong to other ranks than described.
 StateOrigin merge_states(const StatefulExchange& exchange,
                          std::span<const std::span<const std::byte>> from);
 

@@ -18,7 +18,7 @@ class StepReport {
 
   // Call it after each step. Collective. `step` counts from 0.
   void add(const StepVerdict& verdict, std::uint64_t step, const Layout& layout, Reducer& reducer);
-  // Since the last call.
+  // The counts since the last call.
   [[nodiscard]] Counts take();
 
  private:

@@ -13,7 +13,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 }  // namespace
 
 double FluidNetwork::Flow::left_s() const {
-  // Sums of times are rounded: a remainder of less than this part of a byte counts as sent.
+  // A remainder of less than this part of a byte counts as sent: it comes from rounding in sums of
+  // times.
   constexpr double kNothing_bytes = 1e-3;
   return left_bytes <= kNothing_bytes ? 0.0 : left_bytes / bytes_per_s;
 }
@@ -64,7 +65,7 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
   if (next_s() > now_s) return std::nullopt;
   const double end_s = next_s_;
   go_on(end_s);
-  // The first of those that end now, in the order of ranks.
+  // If several flows' messages end now, takes the first one in the order of ranks.
   const auto ended = std::ranges::min_element(
       active_, {}, [&](std::size_t f) { return std::pair(flows_[f].left_s(), f); });
   Flow& from = flows_[*ended];
@@ -83,7 +84,8 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
     }
     is_shared_ = false;
   } else {
-    // The active flows and their rates do not change; only this flow's end does.
+    // The active flows and their rates do not change, only the time at which this flow's message
+    // ends.
     begin_message(from);
     is_shared_ = false;
   }
@@ -100,7 +102,7 @@ void FluidNetwork::begin_message(Flow& flow) {
   flow.left_bytes -= at_once;
 }
 
-// A flow begins.
+// Called when a flow begins. An idle port has gathered tokens since its last flow ended.
 void FluidNetwork::gather(std::size_t port, double bytes_per_s) {
   Tokens& tokens = tokens_[port];
   if (tokens.flows++ > 0) return;
@@ -108,7 +110,7 @@ void FluidNetwork::gather(std::size_t port, double bytes_per_s) {
       std::min(ports_.burst_bytes, tokens.bytes + bytes_per_s * (now_s_ - tokens.since_s));
 }
 
-// Carries bytes until then.
+// Carries bytes until `now_s`.
 void FluidNetwork::go_on(double now_s) {
   if (!is_shared_) share_ports();
   const double passed_s = now_s - now_s_;

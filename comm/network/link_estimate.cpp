@@ -8,8 +8,7 @@
 namespace dp {
 namespace {
 
-// The number of bytes that had arrived at that time, which lies between the first and the last
-// arrival.
+// The number of bytes that had arrived by `at_s`, a time between the first and the last arrival.
 double bytes_at(std::span<const Arrival> arrivals, double at_s) {
   const auto after = std::upper_bound(arrivals.begin(), arrivals.end(), at_s,
                                       [](double t, const Arrival& a) { return t < a.at_s; });

@@ -58,8 +58,9 @@ struct Neighbours {
   }
 };
 
-// The pause between two looks of a loop. While something moves, and for eager_s after that, it
-// returns at once; then it sleeps, answers pings and checks the deadline.
+// The pause between two polls ("looks") of a loop. While something moves, and for eager_s seconds
+// after that, after_look() returns at once. After that time it sleeps, answers pings and checks the
+// deadline.
 class Pause {
  public:
   Pause(Communicator& communicator, double eager_s)
@@ -94,7 +95,7 @@ bool has_ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
   return is_done != 0;
 }
 
-// The message to the right neighbour, with a seal. The answer is one byte, which is not read.
+// A message to the right neighbour, sent with a seal. The answer is one byte, which is not read.
 struct Ping {
   std::size_t bytes = 1;
   double pause_s = 0.0;  // the link is idle for this time before each ping
@@ -102,8 +103,8 @@ struct Ping {
   double long_enough_s = 0.3;  // after this time no further trip begins
 };
 
-// Makes round trips to the right neighbour, and echoes the left one's pings until that has
-// finished.
+// Makes round trips to the right neighbour, and echoes the left neighbour's pings until the left
+// neighbour has finished.
 std::vector<double> measure_round_trips(Communicator& communicator, const Neighbours& neighbours,
                                         const Ping& what = {}) {
   constexpr double kEager_s = 2e-3;
@@ -123,7 +124,7 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   const auto begin_s = now_s();
   double sent_s = begin_s, next_s = begin_s + what.pause_s;
   bool is_pausing = pings;
-  // A ping's first byte is 1 if it is the last.
+  // The first byte of the last ping is 1, that of the others 0.
   const auto send = [&] {
     const std::size_t trips = round_trips.size() + 1;
     const bool is_long = trips >= what.fewest && now_s() - begin_s > what.long_enough_s;
@@ -166,8 +167,8 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
 // Streams of messages to the right neighbour and from the left one. Their content is not read.
 class Streams {
  public:
-  // The least time of a stream, and the time limit, in seconds and round trips, after which no
-  // further one begins.
+  // The least duration of a stream, and the time limit after which no further stream begins:
+  // longest_s seconds plus most_trips round trips.
   struct Limits {
     double long_s = 0.3, longest_s = 8.0, most_trips = 40.0;
   };
@@ -208,8 +209,8 @@ class Streams {
   // After run(): the estimate for the link on which this rank received.
   [[nodiscard]] const RateEstimate& own() const { return own_; }
 
-  // The same if all ranks are on one host. There is no network, only processors that may be busy
-  // with other work, so the fastest of a few streams counts.
+  // Replaces run() if all ranks are on one host. There is no network then, only processors that may
+  // be busy with other work, so the fastest of a few streams counts.
   RateEstimate run_in_memory() {
     RateEstimate best;
     for (std::size_t i = 0; i < kStreamsInMemory; ++i) {
@@ -347,12 +348,12 @@ LinkProbe probe_link(Communicator& communicator, std::vector<double>* own_bytes_
 }
 
 double probe_burst(Communicator& communicator, const LinkProbe& link) {
-  // Longer than most bursts; a message of twice this size still leaves in one piece
-  // (mpi_runtime.hpp: 512 KiB).
+  // Messages of this length are longer than most bursts. A message of twice kMost_bytes still
+  // leaves in one piece (mpi_runtime.hpp: 512 KiB).
   constexpr double kPing_s = 8e-3, kLeast_bytes = 16e3, kMost_bytes = 256e3;
-  // Longer than most links need to refill their token bucket: the lab's need 1.25 to 3.2 ms.
+  // Longer than most links need to refill their token bucket: the lab's links need 1.25 to 3.2 ms.
   constexpr double kRefill_s = 10e-3;
-  // The first two neighbours with a network in between; all other links are idle.
+  // Only the first two neighbours with a network in between measure. All other links are idle.
   const auto& hosts = communicator.hosts();
   const auto is_network_behind = [&](int rank) {
     return hosts[static_cast<std::size_t>(rank)] != hosts[static_cast<std::size_t>(rank) + 1];
@@ -407,8 +408,9 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
   const auto chosen = static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
   if (!has_rate(codec)) return chosen;
-  // At few bits this size may exceed the whole model, and a single bucket is ready only when
-  // backward ends. At least kFewest buckets hide most of the exchange.
+  // At few bits a value, this size may exceed the whole model, and a single bucket would be ready
+  // only when backward ends. With kFewest buckets or more, most of the exchange hides behind
+  // backward.
   constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
   std::size_t all = 0;
   for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);

@@ -7,20 +7,23 @@
 // that loses frames this may be a hundredth of the nominal rate. Links between ranks of one host
 // are left out, unless all ranks are on one host.
 //
-//     latency   a few bytes go to the right neighbour and back, 20 times or for 0.3 s, at least 4
-//               times; the first opens the connection. Half of the shortest round trip.
+//     latency   a few bytes go to the right neighbour and back, 20 times or for 0.3 s, but at least
+//               4 times; the first trip opens the connection. The latency is half of the shortest
+//               round trip.
 //     rate      all ranks send a stream of bytes at the same time and wait until it has arrived.
-//               Streams become longer until one takes 0.3 s and 8 round trips on the slowest link;
-//               streams of that length are then repeated, at least once, until the uncertainty of
-//               the slowest link's rate is 5 % or less. The receiver notes the time of each
-//               arrival; the first half of each stream is discarded, and the rest gives rate and
-//               uncertainty (link_estimate.hpp). Nothing is acknowledged: an acknowledgement would
-//               wait behind the data in its direction and slow its own stream down.
+//               Streams become longer until one takes at least 0.3 s and 8 round trips on the
+//               slowest link. Streams of that length are then repeated, at least once, until the
+//               uncertainty of the slowest link's rate is 5 % or less. The receiver notes the time
+//               of each arrival. The first half of each stream is discarded, and the rest gives
+//               rate and uncertainty (link_estimate.hpp). Nothing is acknowledged: an
+//               acknowledgement would wait behind the data in its direction, and would slow down
+//               the stream that it acknowledges.
 //
-// Time: about 1 s if round trips are short, 2 s at 1 Mbit/s, 45 round trips if they are long. It
-// stops at 8 s + 40 round trips if the rate is never steady, because frames are lost on a long path
-// or others use the link. The uncertainty then shows how far TCP's rate varies within seconds. If
-// all ranks are on one host, there is no network: the fastest of three streams of 8 MiB counts.
+// Time: the measurement takes about 1 s if round trips are short, 2 s at 1 Mbit/s, and 45 round
+// trips if these are long. It stops after 8 s + 40 round trips if the rate never becomes steady,
+// because frames are lost on a long path or other programs use the link. The uncertainty then shows
+// how far TCP's rate varies within seconds. If all ranks are on one host, there is no network: the
+// fastest of three streams of 8 MiB counts.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +40,11 @@ namespace dp {
 struct LinkProbe {
   double bytes_per_s = 0.0;  // the slowest link's, while every rank sends and receives
   double latency_s = 0.0;    // one way, on the longest link
-  // The uncertainty of bytes_per_s as a fraction of it: the largest of all links
-  // (link_estimate.hpp).
+  // The uncertainty of bytes_per_s, as a fraction of bytes_per_s (link_estimate.hpp).
   double uncertainty = 1.0;
   double fastest_bytes_per_s = 0.0;  // the fastest link's in the same measurement
 
-  // Smaller differences may be errors of the measurement.
+  // Rates that differ by less than this factor may differ only by errors of the measurement.
   static constexpr double kClearly = 1.25;
   [[nodiscard]] bool has_faster_links() const {
     return fastest_bytes_per_s > kClearly * bytes_per_s;
@@ -50,27 +52,29 @@ struct LinkProbe {
   [[nodiscard]] bool is_reliable() const { return uncertainty <= 0.1; }
 };
 
-// Collective; the result is the same on all ranks. With one rank there is nothing to measure: all
-// zeros. own_bytes_per_s, if not null, receives, by rank, the rate of each host's link to the
-// network, if each rank is on its own host; otherwise it becomes empty. Two streams pass each link,
-// and a neighbour's link may slow down one of them, so the faster one counts.
+// Collective; the result is the same on all ranks. With one rank there is nothing to measure, and
+// rates and latency are 0. If own_bytes_per_s is not null, it receives the rate of each rank's link
+// to the network, by rank; if some ranks share a host, it becomes empty. Two streams pass each
+// link, and a neighbour's link may slow down one of them, so the faster one counts.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator,
                                    std::vector<double>* own_bytes_per_s = nullptr);
 
-// Collective, takes half a second if round trips are short: measures in the same way between pairs
-// of ranks, all pairs at the same time. Partners name each other; a rank without a partner only
-// waits. The result is for the direction from the partner to this rank; zeros without a partner.
+// Collective. Measures in the same way between pairs of ranks, all pairs at the same time. This
+// takes half a second if round trips are short. The two ranks of a pair name each other as
+// `partner`; a rank without a partner only waits. The result is for the direction from the partner
+// to this rank; without a partner it is 0.
 [[nodiscard]] LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner);
 
-// Collective, with the same `link` on all ranks: the bytes that a link lets through at once after a
-// pause, as links with a rate limiter (a token bucket) do. It is measured on one link while all
-// others are idle, by comparing a message of about 8 ms with one twice as long (estimate_burst). It
-// takes a quarter of a second, and up to a second on slow links. The result is 0 if there is no
-// burst, if the burst is longer than the message, on one host, and on links slower than 1.2 Mbit/s,
-// which are not measured.
+// Collective, with the same `link` on all ranks. Returns the number of bytes that a link lets
+// through at once after a pause. Links with a rate limiter (a token bucket) have such a burst. It
+// is measured on one link while all others are idle, by comparing a message of about 8 ms with one
+// twice as long (estimate_burst). The measurement takes a quarter of a second, and up to a second
+// on slow links. The result is 0 if there is no burst, if the burst is longer than the message, on
+// one host, and on links slower than 1.2 Mbit/s, which are not measured.
 [[nodiscard]] double probe_burst(Communicator& communicator, const LinkProbe& link);
 
-// The codec's bytes as a fraction of fp32's, in segments of the usual size; `tensors` as below.
+// The codec's bytes as a fraction of fp32's, in segments of the usual size. `tensors` is as in
+// choose_bucket_bytes().
 [[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 
 // The size of buckets, in bytes of fp32: the least size with which a bucket spends twice as much
@@ -78,21 +82,23 @@ struct LinkProbe {
 //
 //     2(P-1)/P * size * share / rate = 2 * 2(P-1) * (latency + 0.5 ms),
 //
-// with share = payload_share(). It is rounded up to a power of two times 1 MiB, from 1/4 to 8, so
-// that slightly different measurements give the same buckets. Smaller buckets leave earlier and end
-// sooner after backward; larger ones wait less. `tensors` are the model's: the share of codecs that
-// factor matrices follows from the shapes (1 without tensors). With a codec that has a rate, the
-// model is divided into at least six buckets. At few planned bits (has_few_bits), a bucket's
-// payload is at least sixteen times as large as the headers around it. If the link was not measured
-// (0 bytes a second): 10^6 bytes, or this least size if it is larger.
+// with share = payload_share(). The size is rounded up to 1/4, 1/2, 1, 2, 4 or 8 MiB, so that
+// slightly different measurements give the same buckets. Smaller buckets leave earlier and end
+// sooner after backward; larger ones wait less. `tensors` are the model's tensors: the share of
+// codecs that factor matrices follows from their shapes (1 without tensors). With a codec that has
+// a rate, the model is divided into at least six buckets. At few planned bits (has_few_bits), a
+// bucket's payload is at least sixteen times as large as the headers around it. If the link was not
+// measured (0 bytes a second), the size is 10^6 bytes, or the size that few planned bits require if
+// that is larger.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});
 
 // The number of segments of a bucket that may be on the wire at once (ReducerOptions::window; it
 // does not change the sums). On a long path the message that follows from a segment arrives late,
-// so the window covers twice the bytes that the link carries in a round trip plus 1 ms. At least 4,
-// which is enough for short paths, and at most 32. `segment_bytes` are of fp32.
+// so the window covers twice the bytes that the link carries in a round trip plus 1 ms. The window
+// is at least 4, which is enough for short paths, and at most 32. `segment_bytes` counts bytes of
+// fp32.
 [[nodiscard]] std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
                                         std::size_t segment_bytes);
 

@@ -3,7 +3,7 @@
 // the next bucket that has one. When the action is over, it sends the action's messages and takes
 // its next turn. An engine without anything to do waits until a bucket becomes ready, a message
 // arrives or one of its messages has left (wake). end() adds the step's times to the forecast, and
-// result() divides by steps and ranks.
+// result() divides the sums by the numbers of steps and ranks.
 #include "comm/network/step_simulation.hpp"
 
 #include <algorithm>
@@ -100,8 +100,9 @@ class Simulation {
     sent_bytes_.resize(ranks_);
   }
 
-  // No message of the previous step is under way any more, so the network begins anew. Every port
-  // has gathered a whole burst, since a step computes for longer than that takes.
+  // No message of the previous step is under way any more, so each step begins with a new network.
+  // Its ports have tokens for a whole burst, since gathering them takes less time than the
+  // computation of a step.
   void step(std::span<const ComputeTimes> times) {
     network_ = FluidNetwork(setup_.ports, setup_.hosts);
     DP_ASSERT(times.size() == ranks_, "times of {} ranks for {}", times.size(), ranks_);
@@ -138,7 +139,7 @@ class Simulation {
   using Sum = SimulatedBucket::Sum;
   using PlanKey = std::tuple<std::size_t, std::size_t, std::size_t, bool>;
 
-  // Sums of one key have the same lists of messages.
+  // Sums with the same key have the same lists of messages.
   [[nodiscard]] PlanKey key_of(const Sum& sum, std::size_t bucket) const {
     return {sum.elements, sum.segment, bucket % ranks_, sum.has_brief_messages};
   }
@@ -261,7 +262,7 @@ class Simulation {
     return bytes;
   }
 
-  // One action of the next bucket that has one.
+  // Starts one action of the next bucket that has something to do.
   void take_turn(std::size_t rank) {
     Engine& engine = engines_[rank];
     note_done(engine);
@@ -285,15 +286,15 @@ class Simulation {
     engine.is_awake = false;
   }
 
-  // The factor by which an action that begins now takes longer, because others run on the same
-  // cores.
+  // The factor by which an action that begins now takes longer, because other actions run on the
+  // same cores.
   [[nodiscard]] double slowdown() const {
     if (setup_.shared_cores == 0.0) return 1.0;
     return std::max(1.0, static_cast<double>(acting_ + 1) / setup_.shared_cores);
   }
 
   // Does the next action of the bucket's exchange and returns its duration; empty if there is
-  // nothing to do. The order is SegmentExchange::progress()'s.
+  // nothing to do. The order of actions is that of SegmentExchange::progress().
   std::optional<double> act(std::size_t rank, std::size_t b) {
     Engine& engine = engines_[rank];
     Progress& bucket = engine.buckets[b];

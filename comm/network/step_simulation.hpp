@@ -1,9 +1,10 @@
-// Predicts the times of a step: when each bucket's sum is in place, and how long the computation
-// waits for the last one. A discrete-event simulation, without clock, network or MPI.
+// Predicts the times of a training step: when each bucket's sum is in place, and how long the
+// computation waits for the last sum. It is a discrete-event simulation, without clock, network or
+// MPI.
 //
 // It simulates the reducer (reducer.hpp): every rank has one thread that carries out the message
-// lists of its buckets (the same ExchangePlan), one action after the other. In a step of rank r,
-// with all times from the step's begin:
+// lists of its buckets (the same ExchangePlan), one action after the other. In a training step of
+// rank r, with all times counted from the beginning of the step:
 //
 //     ready(r, j)       gradients of bucket j are final, while backward continues until backward(r)
 //     start(r, j)       at ready(r, j), but not before bucket j-1 has started, and not while all
@@ -21,9 +22,10 @@
 // While backward runs, the thread takes processor time from it: an action of d seconds delays the
 // rest of backward by `stolen` x d. When the thread has nothing to do, it sleeps (look_pace.hpp):
 // the next event arrives at a random time of its nap, and the thread needs LookPace::kWakeUp_s to
-// wake up. The times are random, because a mean of half a nap would make steps too short: on a ring
-// each message follows from a neighbour's message and one of the rank's own, and the later one
-// counts. The random numbers are the same in every simulation. Naps can be switched off.
+// wake up. With a constant delay of half a nap instead of a random one, simulated steps would be
+// too short: on a ring, each message follows from a neighbour's message and one of the rank's own,
+// and the later of the two counts. The random numbers are the same in every simulation. Naps can be
+// switched off (StepSetup::sleeps).
 //
 // Each rank begins its next step when its own last one is over, so a late rank delays the others
 // only through the exchange.
@@ -67,11 +69,11 @@ struct SimulatedBucket {
   double after_s = 0.0;  // the thread's time after the last sum is in place
 };
 
-// Times in seconds from the begin of the rank's step, without any exchange.
+// Times in seconds from the beginning of the rank's step, as they would be without any exchange.
 struct ComputeTimes {
   std::vector<double> ready_s;  // by bucket
   double backward_end_s = 0.0;
-  double after_s = 0.0;  // from the last sum to the begin of the next step: optimiser, batch
+  double after_s = 0.0;  // from the last sum to the next step's beginning: optimiser, batch
 };
 
 struct StepSetup {
@@ -89,9 +91,9 @@ struct StepSetup {
   double byte_s = 0.0;                     // the thread's time for each of their bytes
   double stolen = 0.0;
   bool sleeps = false;
-  // The number of cores that all ranks' threads share, if nothing else computes. If n threads act
-  // at the begin of an action and n exceeds this number, the action takes n / shared_cores times as
-  // long. 0: each rank has its own core.
+  // The number of cores that all ranks' threads share, if nothing else computes. If n threads are
+  // in an action when an action begins, and n exceeds this number, that action takes n/shared_cores
+  // times as long. 0: each rank has its own core.
   double shared_cores = 0.0;
 };
 
@@ -99,13 +101,13 @@ struct StepForecast {
   double step_s = 0.0;          // mean over the steps
   double backward_end_s = 0.0;  // this and the following: means over ranks and steps
   double exposed_s = 0.0;
-  std::vector<double> delivered_s;  // by bucket, from the begin of the rank's step
+  std::vector<double> delivered_s;  // by bucket, from the beginning of the rank's step
   double sent_bytes = 0.0;          // of a rank in a step, including headers and start notices
   double most_sent_bytes = 0.0;     // maximum over ranks
 };
 
-// `steps` has, for each step, the times of every rank. At least one step, and as many ranks as in
-// `hosts`.
+// `steps` has, for each step, the times of every rank. There must be at least one step, and as many
+// ranks as in `hosts`.
 [[nodiscard]] StepForecast simulate_steps(const StepSetup& setup,
                                           std::span<const std::vector<ComputeTimes>> steps);
 

@@ -1,7 +1,7 @@
 // Outline: prepare() calls step() for each tensor of a bucket. step() updates m_r, v_r, s_r and the
 // rows' means, replaces the gradient by u_r, and computes the sketch. comparison() collects this
 // rank's sketches and rows; compare() takes their sums over ranks. others() and ratio_of() compute
-// c_r from them.
+// c_r from these sums.
 #include "comm/topologies/adam_velocity.hpp"
 
 #include <algorithm>
@@ -15,8 +15,9 @@
 namespace dp {
 namespace {
 
-// 1 or -1, the same on all ranks: the last mixing steps of MurmurHash3 (Appleby). A product alone
-// does not suffice: its upper bit is periodic in the place.
+// A random sign for each place, the same on all ranks, from the last mixing steps of MurmurHash3
+// (Appleby). Multiplication alone does not suffice, because the product's upper bit is periodic in
+// the place.
 float sign_of(std::uint32_t place) {
   std::uint32_t bits = place + 0x9E3779B9u;
   bits = (bits ^ bits >> 16) * 0x85EBCA6Bu;
@@ -25,17 +26,18 @@ float sign_of(std::uint32_t place) {
 }
 
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
-constexpr double kMostOfRows = 1e30;  // O / R; its product with a square is a float
+// The limit of O / R: its product with a square must fit into a float.
+constexpr double kMostOfRows = 1e30;
 
 struct RowSums {
-  // By column modulo kLanes. step() turns them by the row's place in the tensor, so that rows of
-  // few columns use all lanes.
+  // Entry i is the sum over the columns j with j mod kLanes = i. step() rotates the entries by the
+  // row's place in the tensor, so that rows of few columns use all lanes.
   std::array<float, kLanes> sketch{};
   float squares = 0.0f;
 };
 
-// In an order that does not depend on the processor. first: the place of the first value in its
-// tensor.
+// Adds in an order that does not depend on the processor. `first` is the place of the first value
+// in its tensor.
 RowSums sum_row(std::size_t first, std::span<const float> values) {
   RowSums sums;
   std::array<float, kLanes> squares{};
@@ -96,7 +98,7 @@ void AdamVelocity::prepare(std::size_t begin, std::span<float> gradient) {
     const std::size_t size = tensor.rows * tensor.columns;
     DP_ASSERT(tensor.begin + size <= end, "a bucket ends within tensor {}", t);
     float* const values = gradient.data() + (tensor.begin - begin);
-    // A tensor without a gradient, such as one that is frozen, keeps its moments as they are.
+    // A tensor without a gradient, such as a frozen one, keeps its moments.
     const bool is_zero = std::all_of(values, values + size, [](float v) { return v == 0.0f; });
     if (!is_zero && host_memory().is_finite(values, size)) step(t, values);
   }
@@ -150,7 +152,8 @@ double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
 double AdamVelocity::ratio_of(const Others& of_tensor, std::size_t row) const {
   const auto own = static_cast<double>(row_squares_[row]);
   const auto others = static_cast<double>(row_others_[row]);
-  // Limited, so that the ratio stays finite for a row that this rank has not seen for long.
+  // The quotient is limited, so that the ratio stays finite for a row in which this rank has had no
+  // gradient for a long time.
   const double of_rows =
       own > 0.0 && std::isfinite(others) ? std::min(others / own, kMostOfRows) : 0.0;
   return of_tensor.of_rows * of_rows + of_tensor.of_active * activity(row);
@@ -164,7 +167,7 @@ double AdamVelocity::activity(std::size_t row) const {
 
 AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto ranks = static_cast<double>(options_.ranks);
-  // Before the first comparison: assume equal gradients on all ranks, which holds approximately at
+  // Before the first comparison, assume equal gradients on all ranks, which holds approximately at
   // the start of a run.
   if (compared_steps_[t] == 0.0f) return {.of_active = ranks * ranks - 1.0};
   const Tensor& tensor = tensors_[t];
@@ -179,7 +182,8 @@ AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   return {.of_rows = 1.0, .of_active = active > 0.0 ? (all - noise) / active : 0.0};
 }
 
-// The weight of the newest of `steps` values in a long mean. For few values it is a plain mean.
+// The weight of the newest value in a long mean of `steps` values. As long as there are few values,
+// the mean is a plain average.
 double AdamVelocity::long_share(double steps) const {
   return std::max(1.0 / steps, (1.0 - options_.beta2) / kTimesAsLong);
 }
@@ -239,7 +243,8 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  // Merged as the squares of values are, since a row's numbers are sums of these.
+  // These are merged in the same way as the squares of single values, since a row's numbers are
+  // sums of such squares.
   own("exchange/row_norms", row_norms_, StateMerge::spread, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::spread, StateGrain::row);
   own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);

@@ -2,44 +2,46 @@
 // adam or adamw).
 //
 // A codec with few bits accumulates a parameter's gradient in the residual and delivers it in rare
-// lumps. If Adam received these lumps, it would divide each by its own size: the rarer a
-// parameter's lumps, the less it would move. Therefore each rank computes Adam's step from its own
-// gradient and exchanges the step. A lump of k steps then moves a parameter as far as k steps would
-// have, and the residual is in units of the update, the same for rare and frequent values.
+// lumps. If Adam received these lumps, it would divide each lump by the lump's own size: the rarer
+// a parameter's lumps, the less the parameter would move. Therefore each rank computes Adam's step
+// from its own gradient and exchanges the step. A lump of k steps then moves a parameter as far as
+// the k steps would have, and the residual is in units of the parameter's update, for rare and
+// frequent values alike.
 //
 //     m_r = beta1 m_r + (1 - beta1) g_r           g_r: this rank's part of the gradient g = sum g_r
 //     v_r = beta2 v_r + (1 - beta2) g_r^2
-//     s_r = a longer mean of g_r^2 (over kTimesAsLong / (1 - beta2) steps, or all until then)
+//     s_r = a longer mean of g_r^2 (over kTimesAsLong / (1 - beta2) steps, or all if fewer)
 //     u_r = m_r / (1 - beta1^t) / (sqrt(v_r / (1 - beta2^t) + c_r s_r) + epsilon)
 //     parameter -= learning rate * sum over ranks of what was delivered of u_r
 //
-// Adam divides by the root mean square of g, but a rank knows only the one of g_r. c_r s_r
-// estimates the other ranks' part. In a row of a tensor,
+// Adam divides by the root mean square of g, but a rank knows only that of g_r. c_r s_r estimates
+// the other ranks' part. In a row of a tensor,
 //
 //     c_r = b_r O / R + k_r a_r
 //
-// with R the row's mean squared norm on this rank, and O the sum of R over the other ranks. Hence a
-// row of an embedding counts as often as the others have a gradient for it, however rarely this
-// rank has one. a_r, 0 to 1, is the row's *activity*: (mean norm)^2 / mean squared norm. It is 1 if
-// the gradient is equally large in every step, and n/t if the row has a gradient in n of t steps.
-// b_r and k_r are two numbers for each tensor and rank, chosen so that the estimate is right for
-// the tensor's mean. b_r is 1 (less if the mean requires less), which is right if the ranks'
-// gradients are independent noise. k_r covers the part that the ranks' gradients have in common,
-// which only active rows can have.
+// where R is the row's mean squared norm on this rank, and O is the sum of R over the other ranks.
+// Hence the estimate for a row of an embedding reflects how often the other ranks have a gradient
+// for the row, even if this rank rarely has one. a_r, 0 to 1, is the row's *activity*: (mean
+// norm)^2 / mean squared norm. It is 1 if the gradient is equally large in every step, and n/t if
+// the row has a gradient in n of t steps. b_r and k_r are two numbers for each tensor and rank,
+// chosen so that the estimate is right for the tensor's mean. b_r is 1, which is right if the
+// ranks' gradients are independent noise, or less if the estimate would otherwise be too large for
+// the tensor. k_r covers the part that the ranks' gradients have in common, which only active rows
+// can have.
 //
 // Ranks compare their gradients (comparison, compare) by sums over ranks of two kinds of numbers.
 //
-//     rows       R of every row; after steps 1, 2, 4, 8 and 16, then after every kRowsEvery steps,
-//                or kRowsEveryARank x ranks if that is more, since a gather costs each rank bytes
-//                in proportion to the number of ranks
-//     sketches   (Alon, Matias, Szegedy 1996) of every tensor: kLanes sums of its values, with
-//                random signs, whose squares add up to the square norm in the mean. Sketches of
-//                parts add up to the sketch of the sum. After each of the first kFirstSteps steps,
-//                later after every kLaterEvery.
+//     rows       R of every row. Compared after steps 1, 2, 4, 8 and 16, then after every
+//                kRowsEvery steps, or every kRowsEveryARank x ranks steps if that is more, since a
+//                gather costs each rank bytes in proportion to the number of ranks
+//     sketches   (Alon, Matias, Szegedy 1996) of every tensor: kLanes sums of its values with
+//                random signs. On average, the squares of these sums add up to the squared norm.
+//                The sketches of the ranks' gradients add up to the sketch of the sum. Compared
+//                after each of the first kFirstSteps steps, later after every kLaterEvery steps
 //
-// With one rank c_r is 0 and this is Adam. Values that are not finite pass unchanged, so that the
-// exchange reports them, and do not change the moments. Nor does a tensor whose gradient is all
-// zeros.
+// With one rank, c_r is 0 and u_r is Adam's step. If a tensor's gradient has values that are not
+// finite, it passes unchanged, so that the exchange reports them, and the moments stay the same.
+// They also stay the same if the tensor's gradient is all zeros.
 //
 // Host memory only. One thread at a time, as in velocity.hpp. Nothing fails.
 #pragma once
@@ -65,7 +67,7 @@ class AdamVelocity final : public LocalMomentum {
   static constexpr std::size_t kLanes = 16;
   static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;     // of sketches
   static constexpr std::uint64_t kRowsEvery = 32, kRowsEveryARank = 4;  // of rows
-  // length of s_r's mean over v_r's
+  // the length of s_r's mean, as a multiple of v_r's
   static constexpr double kTimesAsLong = 10.0;
 
   // `elements`: the size of the flat gradient. Buckets consist of whole tensors.
@@ -77,8 +79,9 @@ class AdamVelocity final : public LocalMomentum {
   void scale(float factor) override;
   void list_state(StateVisitor& visitor) override;
 
-  // This rank's numbers for the comparison before that step (counted from 0; the same on all
-  // ranks); empty if no comparison precedes it. Add them over ranks and pass the sums to compare().
+  // This rank's numbers for the comparison before `step`, which counts from 0 and is the same on
+  // all ranks. Empty if no comparison precedes that step. Add the numbers over ranks and pass the
+  // sums to compare().
   [[nodiscard]] std::vector<float> comparison(std::uint64_t step) const;
   void compare(std::span<const float> sums, std::uint64_t step);
   [[nodiscard]] static bool compares_before(std::uint64_t step);
@@ -107,11 +110,11 @@ class AdamVelocity final : public LocalMomentum {
 
   AdamVelocityOptions options_;
   std::vector<Tensor> tensors_;
-  std::vector<float> square_, long_square_;  // v_r and a longer mean; velocity_ is m_r
+  std::vector<float> square_, long_square_;  // v_r and s_r; velocity_ is m_r
   // By row: the long means of the norm and of the squared norm (R), and O.
   std::vector<float> row_norms_, row_squares_, row_others_;
-  // By tensor: the steps so far; the sketches; the means of the squares of g and of g_r, not yet
-  // divided by 1 - beta2^t; the number of steps in these means.
+  // By tensor: the number of steps so far, the sketches, the means of the squares of g and of g_r
+  // (not yet divided by 1 - beta2^t), and the number of steps in these means.
   std::vector<float> steps_, sketches_, sum_squares_, own_squares_, compared_steps_;
 };
 

@@ -10,13 +10,13 @@ namespace dp {
 namespace {
 
 // The last eighth of the one-dimensional region, in whole tensors, remains the last bucket. For
-// ResNet-18 these are 1,152 of 9,610 values, from layers near the image. All of them, sent as q8 on
-// 4 ranks, would keep a link of 10 Mbit/s busy for 12 ms after backward.
+// ResNet-18, that bucket has 1,152 of the region's 9,610 values, from layers near the image.
+// Sending all 9,610 after backward, as q8 on 4 ranks, would take 12 ms on a link of 10 Mbit/s.
 constexpr std::size_t kLastPart = 8;
 
-// At few bits: the number of steps from one exchange of the one-dimensional region to the next, and
-// its codec. Sent in every step and as q8, the region would be a third of all bytes of ResNet-20 at
-// 0.1 bits, and a fifth of ResNet-18's at 0.025 bits.
+// How the one-dimensional region is sent at few bits a value: in every kSpacing-th training step,
+// and with this codec. If it were sent in every step as q8, it would be a third of all bytes of
+// ResNet-20 at 0.1 bits, and a fifth of all bytes of ResNet-18 at 0.025 bits.
 constexpr std::uint32_t kSpacing = 8;
 constexpr std::string_view kSmallAtFewBits = "q4:block=256";
 constexpr std::string_view kWhySpaced = "one-dimensional, in every 8th step";
@@ -43,8 +43,8 @@ void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
   buckets.insert(buckets.end() - 2, std::move(early));
 }
 
-// Appends the last bucket of matrices to the one before it if it has fewer than `least` values and
-// both have the same codec.
+// Appends the last bucket of matrices to the bucket before it if the last one has fewer than
+// `least` values and both have the same codec.
 void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   const auto end = std::ranges::find_if(
       buckets, [](const Bucket& bucket) { return bucket.tensors.front().is_1d; });

@@ -2,17 +2,18 @@
 //
 // The flat gradient has two regions: tensors of two or more dimensions in the order in which
 // backward finishes them, then all one-dimensional ones (batch norm, bias). A *bucket* is a
-// contiguous slice of it: small enough that its exchange starts while backward is still running,
-// and large enough that headers and latency do not matter. The one-dimensional region is sent in
-// fp32 or with the codec's small_codec (CodecInfo), because it is small and its values do not
-// tolerate coarse bins. Its last gradients are final only when backward ends, so training always
-// waits for them. A small region is the last bucket. If the region is large, only its last part is
-// the last bucket; the rest is sent before the last bucket of matrices.
+// contiguous slice of the flat gradient, small enough that its exchange starts while backward is
+// still running, and large enough that headers and latency do not matter. The one-dimensional
+// region is sent in fp32 or with the codec's small_codec (CodecInfo), because it is small and its
+// values do not tolerate coarse bins. The last gradients of this region are final only when
+// backward ends, so training always waits for them. A small region is the last bucket as a whole.
+// If the region is large, only its last part is the last bucket; the rest is sent before the last
+// bucket of matrices.
 //
-// At few planned bits (has_few_bits), one more message costs as many bytes as hundreds of values.
-// Then a last bucket of matrices of less than half of bucket_bytes joins the bucket before it, and
-// the one-dimensional region is one bucket, sent as q4. If the ranks send SGD's velocities
-// (velocity=), this bucket is exchanged in every eighth step only.
+// If few bits a value are planned (has_few_bits), one more message costs as many bytes as hundreds
+// of values. Therefore the last bucket of matrices joins the bucket before it if it has less than
+// half of bucket_bytes, and the one-dimensional region is a single bucket, sent as q4. If the ranks
+// send SGD's velocities (velocity=), this bucket is exchanged in every eighth step only.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ struct TensorSlot {
   std::size_t rows = 0;  // as a matrix, for codecs that factor; rows * columns floats
   std::size_t columns = 0;
   bool is_1d = false;
-  // Selected by the tensor's name, instead of the run's codec.
+  // The codec that was chosen for this tensor by its name, if any.
   std::optional<CodecSpec> codec = std::nullopt;
   std::string name = {};
 
@@ -44,7 +45,8 @@ struct BucketOptions {
   std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
   CodecSpec codec = {};
   // Smaller buckets are sent like one-dimensional tensors, because their cost is headers and
-  // latency, not bytes. For the same reason a smaller one-dimensional region is one bucket.
+  // latency, not bytes. For the same reason, a one-dimensional region of fewer bytes is a single
+  // bucket.
   std::size_t min_compress_bytes = 16u << 10;
   // Whether the optimiser divides a gradient by its own magnitude (Adam). It then needs a gradient
   // in every step.
@@ -62,8 +64,8 @@ struct Bucket {
   std::string topology = {};  // by name; empty: the reducer's
   std::vector<TensorSlot> tensors = {};
   std::uint32_t every = 1;  // steps from one exchange to the next (spaced_exchange.hpp)
-  // Whether the ranks exchange velocities instead of gradients (velocity.hpp). Does not change
-  // while a warm-up gives the bucket another codec.
+  // Whether the ranks exchange velocities instead of gradients (velocity.hpp). Stays the same while
+  // a warm-up gives the bucket another codec.
   enum class Velocity : std::uint8_t { off, on, masked };
   Velocity velocity = Velocity::off;
 };

@@ -7,7 +7,8 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::span<const int>, std::
   ExchangePlan plan(shape);
   const std::size_t p = shape.ranks;
   if (p < 2) return plan;
-  // A total needs a partial sum of every rank, so no rank ends before all have started.
+  // A total needs a partial sum from every rank, so no rank finishes before all have started. Start
+  // notices are therefore not necessary.
   if (shape.has_brief_messages) plan.notices = ExchangePlan::Notices::none;
   using Take = PlanTask::Take;
   using Give = PlanTask::Give;

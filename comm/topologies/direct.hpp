@@ -1,14 +1,16 @@
-// Direct: every rank sends each other rank the chunk that it owns, and gets all totals back.
+// Direct: every rank sends its values of each chunk to the rank that owns the chunk, and gets all
+// totals back.
 //
-// A bucket is cut into P chunks, of which each rank owns one: rank r chunk r - bucket (mod P). The
-// owners rotate from bucket to bucket, because codes of varying length are not spread evenly over a
-// bucket: a rank that owned the same place in all buckets might carry more than others. On *shift*
-// d = 1 .. P-1:
+// A bucket is cut into P chunks, of which each rank owns one: rank r owns chunk r - b (mod P) of
+// bucket b. The owners rotate from bucket to bucket, because encoded values of varying length are
+// not spread evenly over a bucket. A rank that owned the same place in all buckets might have to
+// send more than others. On *shift* d = 1 .. P-1:
 //
-//     scatter    rank r encodes its own values of the chunk of rank r+d and sends them there; the
-//                owner decodes them and adds them to its own, in the order r-1, r-2, ... of ranks
-//     gather     the owner encodes the complete sum once, keeps what the codec dropped in its
-//                residual, replaces its sum by the decoded payload, and sends it to all others
+//     scatter    rank r encodes its own values of the chunk of rank r+d and sends them there. Owner
+//                o decodes them and adds them to its own, in the order of ranks o-1, o-2, ...
+//     gather     the owner encodes the complete sum once, keeps in its residual what the codec
+//                dropped, replaces its sum by the decoded payload, and sends that payload to all
+//                other ranks
 //
 //     P = 3, bucket 0, chunk 0:  2 --c0--> 0 (owner) <--b0-- 1,  then  0 --sum--> 1, 0 --sum--> 2
 //
@@ -16,13 +18,13 @@
 // codecs and many ranks. Each rank encodes each chunk once: P-1 chunks as contributions to others,
 // its own chunk as the sum. Hence one residual of the bucket's size is enough.
 //
-// Order: segments are taken in groups of `window`; a group consists of all shifts of the scatter,
-// then the totals segment by segment. If all messages are put in the order (group, scatter, shift,
-// segment), (group, gather, segment, shift), every rank's sends and receives are in the order of
-// its list, so there is no deadlock (exchange_plan.hpp). On each shift every rank sends to one rank
-// and receives from one, so both directions of each link are busy.
+// Order: segments are taken in groups of `window`. A group consists of all shifts of the scatter,
+// then the totals segment by segment. The order (group, scatter, shift, segment), (group, gather,
+// segment, shift) of all ranks' messages agrees with every rank's list, so there is no deadlock
+// (exchange_plan.hpp). On each shift every rank sends to one rank and receives from one, so both
+// directions of each link are busy.
 //
-// Cost: 2 hops and 2(P-1) messages per segment; a rank sends 2(P-1)/P of the encoded bucket and the
+// Cost: 2 hops and 2(P-1) messages per segment. A rank sends 2(P-1)/P of the encoded bucket, plus
 // frames (direct_wire_bytes). There are no start notices if messages are brief (ExchangeShape). For
 // messages and failures see segment_exchange.hpp.
 #pragma once
@@ -36,7 +38,7 @@ namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
 // included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)), and o the chunk
-// that it owns:
+// that `rank` owns:
 //     sum_c W(c) - W(o) + (P-1) W(o) + 20 (P-1)
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape,
                                               std::span<const int> hosts, std::size_t rank,

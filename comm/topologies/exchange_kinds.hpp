@@ -1,5 +1,6 @@
 // The kinds of exchanges. For most codecs the run's topology carries the encoded values. A codec
-// that needs another kind of exchange has a row in this list; no other code compares codec names.
+// that needs another kind of exchange has a row in the list of exchange_kinds.cpp; no other code
+// compares codec names.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace dp {
 
 // The inputs for making the exchange of one bucket. Everything referred to outlives the exchange.
 struct ExchangeRequest {
-  // Complete, but with the codec and segment size of `exact`, the codec `none` on the same memory.
+  // A complete setup. Its codec is `exact`, the codec "none" on the same memory, and its segment
+  // size is that of `exact`.
   ExchangeSetup setup;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   const CodecSpec* spec = nullptr;
@@ -50,8 +52,8 @@ struct ExchangeKind {
 // velocity=. Their gradients must already include weight decay.
 [[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
-// The wanted floats of a segment (ExchangeShape::segment): segment_bytes rounded up to whole blocks
-// of the codec, and more if few bits are planned.
+// The length of a segment in floats, for ExchangeShape::segment: segment_bytes, rounded up to whole
+// blocks of the codec, or several times as much if few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
 // Whether the codec plans at most 0.1 bits a value (bits=). Headers are then a large part of the

@@ -29,13 +29,14 @@ struct Grid {
   [[nodiscard]] std::size_t owner_of(std::size_t chunk) const {
     return rank_at((chunk + turn) % whole_rows(), chunk);
   }
-  // The rank to which the ranks of that row send their own values of the chunk, and from which they
+  // The rank to which the ranks of `row` send their own values of the chunk, and from which they
   // get the total.
   [[nodiscard]] std::size_t collector_of(std::size_t row, std::size_t chunk) const {
     return has(row, chunk) ? rank_at(row, chunk) : owner_of(chunk);
   }
-  // The ranks that send their own values of its chunk to this rank, in the order in which it takes
-  // them: its row by shifts and, if it owns the chunk, the ranks of a last row without its column.
+  // The ranks that send their own values of `rank`'s chunk to `rank`, in the order in which it
+  // takes them: the other ranks of its row, by shifts. If `rank` owns the chunk and the last row
+  // does not have its column, the ranks of the last row come in between.
   [[nodiscard]] std::vector<int> members_of(std::size_t rank) const {
     std::vector<int> members;
     const std::size_t row = row_of(rank), column = column_of(rank);
@@ -50,7 +51,7 @@ struct Grid {
     }
     return members;
   }
-  // The other collectors of its chunk, from the row below on.
+  // The other collectors of `rank`'s chunk, beginning with the row below.
   [[nodiscard]] std::vector<int> column_below(std::size_t rank) const {
     std::vector<int> others;
     const std::size_t row = row_of(rank), column = column_of(rank);
@@ -64,7 +65,7 @@ struct Grid {
   std::size_t ranks, turn, columns = 1;
 };
 
-// The bucket in one chunk for each column.
+// The bucket, cut into one chunk for each column.
 ExchangeShape cut_of(const ExchangeShape& shape) {
   return {
       .elements = shape.elements, .ranks = Grid(shape.ranks, 0).columns, .segment = shape.segment};

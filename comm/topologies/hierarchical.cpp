@@ -96,7 +96,8 @@ class Writer {
   // The chunk that this rank's leader sends on that hop of the ring.
   [[nodiscard]] std::size_t chunk_sent(std::size_t hop) const { return (me_ + 2 * l_ - hop) % l_; }
 
-  // Adds the host's values and sends the sum of the first hop's chunk.
+  // Adds up the host's values of the chunk that its leader sends on that hop. For hop 0, also sends
+  // the sum on the ring; on a single host, returns it to the ranks.
   void sum_host(std::size_t hop, std::size_t at) {
     const bool is_all = l_ == 1;
     const Give give = is_all ? Give::total : hop == 0 ? Give::partial : Give::nothing;

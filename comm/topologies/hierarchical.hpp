@@ -1,12 +1,13 @@
 // Hierarchical: ranks add up in fp32 inside every host, one ring connects the hosts, and all ranks
 // get the result.
 //
-// The lowest rank of a host is its *leader*. A bucket is cut into L chunks, L the number of hosts.
+// The lowest rank of a host is its *leader*. A bucket is cut into L chunks, where L is the number
+// of hosts.
 //
 //     inside      every other rank sends its values to its leader in fp32; the leader adds them to
 //                 its own in the order of ranks
-//     between     the leaders' sums go through a ring of L (ring.hpp), encoded; leaders alone hold
-//                 residuals
+//     between     the leaders' sums are encoded and go around a ring of the L leaders (ring.hpp);
+//                 only leaders hold residuals
 //     inside      a leader forwards each total to its host's ranks unchanged, so all ranks decode
 //                 the same bytes
 //
@@ -15,17 +16,17 @@
 //
 // A host's link therefore carries the bytes of one rank on a ring, not of all its ranks, and a
 // value is encoded L times. Inside a host MPI moves messages through shared memory. On a single
-// host nothing is encoded; totals are fp32, too.
+// host nothing is encoded, and totals are fp32, too.
 //
-// Order: segments are taken in groups of `window`. A group has first all messages inside the hosts,
-// chunk after chunk as the ring needs them, then the ring, whose totals are forwarded inside the
-// hosts as they arrive. In this order of all messages every rank's sends and receives are in the
-// order of its list, so there is no deadlock (exchange_plan.hpp).
+// Order: segments are taken in groups of `window`. A group begins with all messages inside the
+// hosts, chunk after chunk as the ring needs them. Then come the messages of the ring, whose totals
+// are forwarded inside the hosts as they arrive. This order of all ranks' messages agrees with
+// every rank's list, so there is no deadlock (exchange_plan.hpp).
 //
-// Cost: 2(L-1) hops between hosts and one hop inside a host before and after them: 2L hops for L
-// hosts, 2 for a single one (a leader takes its host's messages one after the other).
-// hierarchical_wire_bytes has the bytes, including messages inside hosts. For messages and failures
-// see segment_exchange.hpp.
+// Cost: 2(L-1) hops between hosts and one hop inside a host before and after them. This makes 2L
+// hops, also for L = 1. A leader takes its host's messages one after the other.
+// hierarchical_wire_bytes computes the bytes, including those of messages inside hosts. For
+// messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <span>
@@ -47,18 +48,18 @@ namespace dp {
 // fp32, and m the number of ranks of the host:
 //     sum_c F(c) + 20 (P-1)                                               a rank that does not lead
 //     2 sum_c W(c) - W(l+1) - W(l+2) + (m-1) sum_c W(c) + 20 (P-1)        leader l = 0 .. L-1
-//     (P-1) F(0) + 20 (P-1)                                               the leader of one host
+//     (P-1) F(0) + 20 (P-1)                                               leader of a single host
 [[nodiscard]] std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape,
                                                     std::span<const int> hosts, std::size_t rank,
                                                     const Codec& codec);
 
 // The longest chain of messages. Chunk c's sum starts at host c and its total ends at host c-2 (mod
 // L). At both ends, a host with several ranks adds one message:
-//     2(L-1) + the most over c of (1 if host c has several ranks) + (1 if host c-2 has)    L > 1
-//     2                                                                                    L = 1
+//     2(L-1) + max over c of (n(c) + n(c-2)), n(h) = 1 if host h has several ranks, else 0    L > 1
+//     2                                                                                       L = 1
 [[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);
 
-// See Topology::wire_factor: 2(L-1)/L on leaders, 0 on the others.
+// See Topology::wire_factor: 2(L-1)/L on leaders, 0 on other ranks.
 [[nodiscard]] double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts,
                                               std::size_t rank);
 

@@ -14,7 +14,7 @@ namespace dp {
 
 namespace {
 
-// Measured rates that differ by less are taken to be equal (LinkProbe::kClearly).
+// Measured rates that differ by less than this factor are taken to be equal (LinkProbe::kClearly).
 constexpr double kClearlyFaster = 1.25;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::vector<std::uint32_t> owner_weights(std::span<const double> bytes_per_s) {
     }
     return std::accumulate(shares.begin(), shares.end(), 0.0);
   };
-  // At P - 1 the fastest rank alone would own everything.
+  // At T = P - 1 the fastest rank alone would own everything.
   double low = 1.0, high = static_cast<double>(ranks - 1);
   constexpr int kHalvings = 60;
   for (int i = 0; i < kHalvings; ++i) {

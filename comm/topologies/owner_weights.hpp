@@ -1,19 +1,21 @@
-// With the topology direct: the part of each bucket that a rank owns, if links have different
-// rates.
+// Computes the part of each bucket that a rank owns in the topology "direct" if links have
+// different rates.
 //
 // A rank r that owns the fraction c_r of a bucket sends its own values of the rest, 1 - c_r, to
-// their owners, and the sum of its chunk to P - 1 others; it receives as much. Its link carries
+// their owners, and the sum of its chunk to P - 1 others. It receives the same amount. Its link
+// carries
 //
 //     1 + (P - 2) c_r
 //
-// times the bucket in each direction. With B_r the link's rate, the last link to finish is earliest
-// if c_r = max(0, (T B_r - 1) / (P - 2)), with T such that all c_r add up to 1: the linear program
-// of Hivemind's averaging/load_balancing.py, with one rate for both directions. A rank whose link
-// is too slow owns nothing, and its link carries the bucket once instead of 2 (P - 1) / P times.
+// times the bucket in each direction. Let B_r be the link's rate. The last link finishes earliest
+// if c_r = max(0, (T B_r - 1) / (P - 2)), where T is such that all c_r add up to 1. This solves the
+// linear program of Hivemind's averaging/load_balancing.py, with one rate for both directions. A
+// rank whose link is too slow owns nothing, and its link carries the bucket once instead of
+// 2(P-1)/P times.
 //
-// Faster links then have room for more bits of their ranks' own values. The room is not used: with
-// auto and one of four links at a tenth of the rate, the extra bits cost processor time, and the
-// loss was no lower.
+// Ranks with faster links could then send their own values with more bits, but they do not: with
+// "auto", and one of four links at a tenth of the others' rate, the extra bits cost processor time,
+// and the loss was no lower.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +26,12 @@
 
 namespace dp {
 
-// Weights from 0 to 1000 by rank, from the rates of the ranks' links. Empty if all ranks own the
-// same amount: with fewer than three ranks, and if the rates differ by no more than the
+// The ranks' weights, from 0 to 1000, computed from the rates of their links. Empty if all ranks
+// own the same amount: with fewer than three ranks, or if the rates differ by no more than the
 // measurement's uncertainty.
 [[nodiscard]] std::vector<std::uint32_t> owner_weights(std::span<const double> bytes_per_s);
 
-// The bytes in each direction of the rank's link, as a multiple of the bucket: 2 (P - 1) / P
+// The bytes that the rank's link carries in each direction, as a multiple of the bucket: 2(P-1)/P
 // without weights.
 [[nodiscard]] double owner_wire_factor(std::span<const std::uint32_t> weights, std::size_t ranks,
                                        std::size_t rank);

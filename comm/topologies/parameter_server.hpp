@@ -4,16 +4,17 @@
 //     up      rank r > 0 encodes its own values and sends them to rank 0, which decodes them and
 //             adds them to its own in the order of ranks
 //     down    rank 0 encodes the sum once, replaces its own copy by the decoded payload and sends
-//             it to all
+//             that payload to all other ranks
 //
 // Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
 // residual holds the error of the encoded sum. A value is encoded twice.
 //
-// Order: segment by segment; in a segment in the order of ranks, first up, then down. In this order
-// of all messages every rank's sends and receives are in the order of its list, so there is no
-// deadlock (exchange_plan.hpp). The others' next segments are in flight while rank 0 adds this one.
+// Order: segment by segment, and for each segment first up, then down, in the order of ranks. This
+// order of all ranks' messages agrees with every rank's list, so there is no deadlock
+// (exchange_plan.hpp). The other ranks' next segments are in flight while rank 0 adds the current
+// one.
 //
-// Cost: 2 hops. Rank 0 sends and receives the encoded bucket P-1 times, the others once
+// Cost: 2 hops. Rank 0 sends and receives the encoded bucket P-1 times, the other ranks once
 // (parameter_server_wire_bytes). Rank 0's link is the bottleneck and carries P/2 times as much as a
 // link of a ring. For messages and failures see segment_exchange.hpp.
 #pragma once

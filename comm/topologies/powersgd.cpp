@@ -22,7 +22,7 @@ namespace {
 
 using Tensor = PowerSgdPlan::Tensor;
 
-// A step goes through these phases. The phases that compute handle one tensor per call.
+// The phases of an exchange. Those that compute handle one tensor per call of progress().
 enum class Phase : std::uint8_t {
   waiting,        // until start() is called
   first_factors,  // P_k = M_k Q
@@ -167,7 +167,7 @@ class PowerSgd final : public Exchange {
     return phase_ == Phase::second_sum && second_.exchange->waits_for_peer();
   }
 
-  // Every rank takes back P Q_k^T, which its own M gave to the sum.
+  // Every rank puts P Q_k^T, which it contributed to the sum, back into its residual.
   void put_back_delivered() override {
     if (setup_.residual == nullptr || is_idle() || !is_finite_) return;
     for (const std::size_t t : factored_) {
@@ -220,7 +220,7 @@ class PowerSgd final : public Exchange {
     sum.buffers = std::make_unique<BufferSet>(sum.exchange->needs());
   }
 
-  // Also adds the inner exchange's costs to this one's.
+  // Makes progress with an inner exchange and adds its costs to those of this exchange.
   bool progress_sum(Sum& sum) {
     const bool has_moved = sum.exchange->progress();
     const ExchangeStats& inner = sum.exchange->stats();
@@ -238,7 +238,7 @@ class PowerSgd final : public Exchange {
     at_ = 0;
   }
 
-  // Draws column j of a tensor's next Q. Each `draw` gives another column.
+  // Draws column j of a tensor's next Q. Each value of `draw` gives a different column.
   void draw_column(std::size_t t, std::size_t j, std::uint64_t draw) {
     const Tensor& tensor = plan_.tensors[t];
     const CounterRng rng(setup_.seed, RandomStream::codec, (std::uint64_t{setup_.bucket} << 32) + t,
@@ -305,7 +305,7 @@ class PowerSgd final : public Exchange {
       draw_column(t, j, step_ + 1);
       return;
     }
-    // Scale in two halves, because only each half's power of two is sure to fit into a float.
+    // 2^exponent may not fit into a float, but the powers of two for each half of the exponent do.
     const int exponent = -std::ilogb(largest), half = exponent / 2;
     const float scale = std::ldexp(1.0f, half), rest = std::ldexp(1.0f, exponent - half);
     for (std::size_t i = 0; i < n; ++i) next_q_[begin + i] = from[i] * scale * rest;

@@ -26,7 +26,7 @@ inline void store(const L& lanes, T* to) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
-// The values [at, at + 8) of M; zeros fill up the end of a row.
+// The values [at, at + 8) of M.
 template <bool kHasResidual>
 inline Lanes load_sum(const float* gradient, const float* residual, std::size_t at) {
   if constexpr (kHasResidual) return load(gradient + at) + load(residual + at);
@@ -42,8 +42,8 @@ inline float sum_of(const Lanes& v) {
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// Divides r columns into groups of k <= kMostColumns and calls run<k>(j) for each, where j is its
-// first column.
+// Divides r columns into groups of k <= kMostColumns and calls run<k>(j) for each, where j is the
+// group's first column.
 template <class Run>
 void for_column_groups(std::size_t r, Run run) {
   for (std::size_t j = 0; j < r; j += kMostColumns) {
@@ -64,7 +64,8 @@ void for_column_groups(std::size_t r, Run run) {
   }
 }
 
-// Computes kRows rows of P in its columns [first, first + kColumns).
+// Computes kRows rows of P, from `row` on, in kColumns columns. `q` and `p` point to the first of
+// these columns.
 template <std::size_t kRows, std::size_t kColumns, bool kHasResidual>
 void multiply_rows(const Matrix& shape, const float* gradient, const float* residual,
                    const float* q, std::size_t row, float* p) {
@@ -106,7 +107,8 @@ void multiply_any(const Matrix& shape, const float* gradient, const float* resid
   for (; row < shape.rows; ++row) rows.template operator()<1>(row);
 }
 
-// Adds kRows rows of M, times their values in kColumns columns of P, to those columns of Q.
+// Adds to kColumns columns of Q the products of kRows rows of M with the values that the same
+// columns of P have in these rows.
 template <std::size_t kRows, std::size_t kColumns, bool kHasResidual>
 void add_rows(const Matrix& shape, const float* gradient, const float* residual, const float* p,
               std::size_t row, float* q) {
@@ -306,7 +308,7 @@ void orthonormalise(std::size_t rows, std::size_t r, float* p, double* work) {
       add_scaled(v, -tau[k] * dot(v, other, n), n, other);
     }
   }
-  // Computes the first r columns of the reflections' product, from the last to the first.
+  // Computes the first r columns of the reflections' product, beginning with the last reflection.
   for (std::size_t k = r; k-- > 0;) {
     double* v = column(k) + k;
     const std::size_t n = rows - k;

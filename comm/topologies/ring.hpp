@@ -6,7 +6,8 @@
 //
 //     hops 0 .. P-2      reduce-scatter: the message holds a partial sum; the receiver decodes it,
 //                        adds its own values, and encodes the result for the next hop. After hop
-//                        P-2 rank r has the complete sum of chunk (r + 1) mod P: it is the *owner*
+//                        P-2, rank r has the complete sum of chunk (r + 1) mod P and is the chunk's
+//                        *owner*
 //     hops P-1 .. 2P-3   all-gather: the owner encodes its sum and sends it on hop P-1; the other
 //                        ranks decode this payload and forward it verbatim
 //
@@ -15,14 +16,14 @@
 // Every rank encodes each chunk exactly once, so one residual of the bucket's size is enough. The
 // owner replaces its own sum by its decoded payload, so that all ranks hold the same bits.
 //
-// Order: segments are taken in groups of `window`; a group goes hop by hop, and a hop segment by
-// segment. While a rank decodes and encodes one segment, the others of the group are on the wire,
-// and the next group starts during the last hops of this one. If all messages are put in the order
-// (group, hop, segment, rank), every rank's sends and receives are in the order of its list, so
-// there is no deadlock (exchange_plan.hpp).
+// Order: segments are taken in groups of `window`. A group goes hop by hop, and a hop segment by
+// segment. While a rank decodes and encodes one segment, the other segments of the group are on the
+// wire. The next group starts during the last hops of the current one. The order (group, hop,
+// segment, rank) of all ranks' messages agrees with every rank's list, so there is no deadlock
+// (exchange_plan.hpp).
 //
-// Cost: 2(P-1) hops; a value is encoded P times; a rank sends 2(P-1)/P of the encoded bucket, plus
-// frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
+// Cost: 2(P-1) hops. A value is encoded P times, and a rank sends 2(P-1)/P of the encoded bucket,
+// plus frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <span>
@@ -35,14 +36,14 @@ namespace dp {
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
 // included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)):
 //     2 sum_c W(c) - W(r+1) - W(r+2) + 20 (P-1),       indices modulo P
-// since in each half a rank sends all chunks but one.
+// since a rank sends all chunks but one in each half of the hops.
 [[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
                                             std::size_t rank, const Codec& codec);
 
 // The longest chain of messages: the 2(P-1) messages of a chunk from neighbour to neighbour.
 [[nodiscard]] std::size_t ring_hops(std::size_t ranks, std::span<const int> hosts);
 
-// See Topology::wire_factor: 2(P-1)/P on every rank. With direct it is the same.
+// See Topology::wire_factor: 2(P-1)/P on every rank. The factor of "direct" is the same.
 [[nodiscard]] double ring_wire_factor(std::size_t ranks, std::span<const int> hosts = {},
                                       std::size_t rank = 0);
 

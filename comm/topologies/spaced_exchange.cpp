@@ -103,7 +103,7 @@ class SpacedExchange final : public Exchange {
   std::unique_ptr<Exchange> inner_;
   std::uint64_t every_;
   std::uint64_t steps_ = 0;
-  std::uint64_t was_not_finite_ = 0;  // 1: since the last exchange
+  std::uint64_t was_not_finite_ = 0;  // 1: in a step since the last exchange
   bool is_due_ = true, is_gathered_ = false;
 };
 

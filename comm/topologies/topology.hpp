@@ -21,18 +21,21 @@ struct Topology {
   // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
                               std::size_t rank, const Codec& codec);
-  // The number of message latencies in one exchange of a bucket: the longest chain of messages in
-  // which each waits for the one before. 0 for one rank.
+  // The number of messages in the longest chain of one exchange of a bucket in which each message
+  // waits for the one before. The exchange takes at least that many latencies. 0 with a single
+  // rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
-  // The encoded bytes that `rank` sends per byte of payload of the whole bucket; 0 if it encodes
-  // nothing. If hosts add up in fp32, only bytes to other hosts count.
+  // The encoded bytes that `rank` sends, as a multiple of the whole bucket's payload. 0 if the rank
+  // encodes nothing. If the ranks of a host add up their values in fp32, only bytes sent to other
+  // hosts count.
   double (*wire_factor)(std::size_t ranks, std::span<const int> hosts, std::size_t rank);
-  // The list of messages of `rank` for a bucket; `hosts` as above.
+  // The list of messages of `rank` for a bucket. `hosts` is as above.
   ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
                        std::size_t window);
   // Whether every rank encodes its own values, so that its residual shows which values it has sent.
   bool encodes_on_all_ranks = true;
-  // Whether each rank owns a chunk whose size may follow from its link (owner_weights.hpp).
+  // Whether each rank owns a chunk whose size may depend on the rate of its link
+  // (owner_weights.hpp).
   bool has_owner_weights = false;
 
   [[nodiscard]] std::unique_ptr<Exchange> make(const ExchangeSetup& setup) const;
@@ -44,9 +47,9 @@ struct Topology {
 // Throws an Error(usage) that begins with "--topology NAME: " and lists the known names.
 [[nodiscard]] const Topology& find_topology(std::string_view name);
 
-// The topology for a codec if the user names none: the codec's own, or empty, which means ring.
-// From kManyRanks on, grid replaces direct, because a message then costs more than its payload
-// (experiments/studies/host_scan.md).
+// The name of the topology for a codec if the user does not choose one: the codec's own, or empty,
+// which means "ring". From kManyRanks ranks on, "grid" replaces "direct", because a message then
+// costs more than the payload in it (experiments/studies/host_scan.md).
 inline constexpr std::size_t kManyRanks = 24;
 [[nodiscard]] std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks);
 

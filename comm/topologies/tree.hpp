@@ -1,7 +1,9 @@
-// Tree: ranks form a binomial tree and add up towards rank 0, whose total comes back the same way.
+// Tree: the ranks form a binomial tree. Partial sums go up to rank 0, whose total comes back down
+// the same way.
 //
-// The parent of rank r is r without its lowest set bit. Its children are r + 1, r + 2, r + 4, ...
-// as long as the added number is below that bit (for rank 0: as long as the rank exists).
+// The parent of rank r is r without its lowest set bit. Its children are those of r+1, r+2, r+4,
+// ... that exist and whose added number is below that bit. Rank 0 has no set bit, so all that exist
+// are its children.
 //
 //     P = 8:             0
 //                 /      |    \         up      a rank adds its children's partial sums to its own
@@ -14,10 +16,10 @@
 // Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
 // residual holds the error of the encoded total.
 //
-// Order: segments are taken in groups of `window`; in a group all segments go up, then all go down.
-// If all messages are put in the order (group, up, segment, from the leaves to the root), (group,
-// down, segment, from the root to the leaves), every rank's sends and receives are in the order of
-// its list, so there is no deadlock (exchange_plan.hpp).
+// Order: segments are taken in groups of `window`. In a group, all segments go up, then all go
+// down. The order (group, up, segment, from the leaves to the root), (group, down, segment, from
+// the root to the leaves) of all ranks' messages agrees with every rank's list, so there is no
+// deadlock (exchange_plan.hpp).
 //
 // A tree is for small buckets, whose cost is latency: it takes 2 floor(log2 P) hops instead of a
 // ring's 2(P-1), but each hop carries the whole bucket (tree_wire_bytes). A value is encoded up to
@@ -37,8 +39,9 @@ namespace dp {
 [[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
                                             std::size_t rank, const Codec& codec);
 
-// The longest chain of messages: 2 floor(log2 P). A rank's distance from the root is the number of
-// set bits in its number. 2^k - 1, the first number with k set bits, is a rank if P is 2^k or more.
+// The longest chain of messages: 2 floor(log2 P). A rank's distance from the root is the count of 1
+// bits in its binary form. The lowest rank at distance k is 2^k - 1, which exists if P is 2^k or
+// more.
 [[nodiscard]] std::size_t tree_hops(std::size_t ranks, std::span<const int> hosts);
 
 // See Topology::wire_factor: children(r) + (1 if r > 0).

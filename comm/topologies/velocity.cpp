@@ -35,8 +35,8 @@ void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
 void LocalVelocity::accelerate(std::size_t begin, std::span<float> gradient, float scale) {
   const std::size_t n = gradient.size();
   const float momentum = options_.momentum;
-  const float given = options_.has_nesterov ? momentum : 1.0f;  // of the velocity
-  const float direct = options_.has_nesterov ? scale : 0.0f;    // of the gradient
+  const float given = options_.has_nesterov ? momentum : 1.0f;  // factor of the velocity
+  const float direct = options_.has_nesterov ? scale : 0.0f;    // factor of the gradient
   float* g = gradient.data();
   float* u = velocity_.data() + begin;
 #pragma omp simd
@@ -79,7 +79,7 @@ void LocalVelocity::scale(float factor) {
 }
 
 double warmup_ratio(double ratio, std::size_t epoch) {
-  // The ratio is 2^-2(epoch + 1). 2^-1000 is already below every allowed ratio.
+  // The ratio is 2^(-2 (epoch + 1)). 2^-1000 is already below every allowed ratio.
   const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
   return std::max(ratio, std::ldexp(1.0, exponent));
 }

@@ -11,14 +11,14 @@
 //     u = 0 where it was just sent     momentum factor masking, after the exchange
 //
 // velocity=on has no masking; velocity=masked sets u = 0 where anything was delivered. With
-// Nesterov's momentum g + m u is exchanged. Without masking, and with a lossless codec, the sum is
-// the velocity of SGD on one rank.
+// Nesterov's momentum, g + m u is exchanged instead of u. Without masking, and with a lossless
+// codec, the sum is the velocity of SGD on one rank.
 //
-// The accumulation v of the paper is the exchange's residual. For dgc, a coordinate was just sent
-// if this rank's residual is exactly 0 there after the exchange (top-k sends fp32). The optimiser
-// multiplies the delivered sum by the learning rate and uses no momentum for these buckets. Weight
-// decay is part of g: the caller has added it, 1/P of it on each rank, since the exchange sums over
-// ranks.
+// The accumulation v of the paper is the exchange's residual. For dgc, a coordinate counts as just
+// sent if this rank's residual is exactly 0 there after the exchange: top-k sends values in fp32,
+// without an error. The optimiser multiplies the delivered sum by the learning rate and uses no
+// momentum for these buckets. Weight decay is part of g: the caller has added it, 1/P of it on each
+// rank, since the exchange sums over ranks.
 //
 // With masking, a coordinate that is sent in every step has no momentum at all: at ratio=1 the run
 // is SGD without momentum. Therefore a warm-up lowers the ratio from epoch to epoch (warmup_ratio)
@@ -27,15 +27,16 @@
 // Each bucket is clipped separately, since buckets are sent before the whole gradient is known. The
 // norm of a rank's gradient is then at most clip sqrt(buckets / P).
 //
-// Values that are not finite pass unchanged, so that the exchange reports them. The velocity does
-// not change in their piece of kPiece values (with clipping: in their bucket). In a step that is
-// skipped the other velocities do change, on all ranks. Their delivered sum is put back into
-// residuals (Exchange::put_back_delivered). Without residuals (on one rank, and in a warm-up in
-// fp32) it is dropped with the step, but the velocities keep the step's gradient.
+// Values that are not finite pass unchanged, so that the exchange reports them and all ranks skip
+// the step. The velocity does not change in the piece of kPiece values that contains such a value
+// (with clipping: in the bucket that contains it). All other velocities do change in the skipped
+// step, on all ranks. What was delivered of them is put back into the residuals
+// (Exchange::put_back_delivered). Without residuals (on one rank, and in a warm-up in fp32) the
+// delivered sum is dropped with the step, but the velocities keep the step's gradient.
 //
-// Host memory only. One thread at a time, the reducer's: velocity_exchange.hpp calls prepare()
-// before a bucket is sent and mask() when its sum is in place. Nothing is allocated after
-// construction; nothing fails.
+// Host memory only. Only one thread at a time, the reducer's, uses a velocity:
+// velocity_exchange.hpp calls prepare() before a bucket is sent and mask() when its sum is in
+// place. Nothing is allocated after construction, and no call fails.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +58,7 @@ class LocalMomentum {
 
   // Replaces the gradient of [begin, begin + gradient.size()) by the values to exchange.
   virtual void prepare(std::size_t begin, std::span<float> gradient) = 0;
-  // Gradients are from now on this many times as large.
+  // From now on, gradients are `factor` times as large as before.
   virtual void scale(float factor) = 0;
   // A resumed run needs this state together with the residual.
   virtual void list_state(StateVisitor& visitor) {
@@ -65,12 +66,11 @@ class LocalMomentum {
                    StateMerge::sum, StateGrain::value);
   }
 
-  // Call it after the exchange of that bucket: sets the velocity to 0 where the bucket's `residual`
-  // is 0.
+  // Sets the velocity to 0 where the bucket's `residual` is 0. Call it after the bucket's exchange.
   void mask(std::size_t begin, std::span<const float> residual);
-  // Sets the velocity to 0 where something was delivered: for velocity=masked, and in dgc for a
-  // rank that encodes nothing and so has no residual (hierarchical: one that does not lead its
-  // host).
+  // Sets the velocity to 0 where something was delivered. Used for velocity=masked, and with dgc on
+  // ranks that encode nothing and so have no residual (with the topology "hierarchical", ranks that
+  // do not lead their host).
   void mask_delivered(std::size_t begin, std::span<const float> delivered);
 
   [[nodiscard]] std::span<float> velocity() { return velocity_; }
@@ -95,7 +95,7 @@ class LocalVelocity final : public LocalMomentum {
   static constexpr std::size_t kPiece = 4096;  // fits into a core's L1 cache
 
   void prepare(std::size_t begin, std::span<float> gradient) override;
-  // The clipping norm is scaled along.
+  // Also scales the clipping norm.
   void scale(float factor) override;
 
  private:

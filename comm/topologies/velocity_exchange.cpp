@@ -45,7 +45,7 @@ class VelocityExchange final : public Exchange {
   void put_back_delivered() override { inner().put_back_delivered(); }
   void let_go() override { inner().let_go(); }
   void measure_saturation() override { inner().measure_saturation(); }
-  // The velocity covers the whole gradient, so its owner lists it.
+  // The velocity covers the whole gradient, so its owner lists it, not the exchange of each bucket.
   void list_state(const std::string& prefix, StateVisitor& visitor) override {
     inner().list_state(prefix, visitor);
   }
@@ -65,8 +65,8 @@ class VelocityExchange final : public Exchange {
     if (is_masked_ || !inner().delivered()) return false;
     is_masked_ = true;
     const float* residual = setup_.setup.residual;
-    // Without a residual there is one rank, or a lossless codec: everything is delivered in each
-    // step, so nothing is masked.
+    // With a single rank or a lossless codec there is no residual. Everything is then delivered in
+    // each step, so nothing is masked.
     if (residual == nullptr || setup_.mask == VelocityMask::none) return true;
     if (setup_.setup.rate != nullptr && !setup_.setup.rate->masks_velocities) return true;
     const Stopwatch watch = this->watch();

@@ -1,6 +1,6 @@
 // Adds momentum (velocity.hpp) to the exchange of a bucket. prepare() replaces the gradient, which
 // already includes weight decay, by the velocity to exchange. When the sum is in place, the
-// velocity is masked. The time for this counts as encode_s.
+// velocity is masked. The time that both take counts as encode_s.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace dp {
 
-// Selects the values of the velocity that become 0: none, the ones with a residual of 0 on this
-// rank, or the ones of which something was delivered.
+// Which values of the velocity become 0 after an exchange: none, those whose residual on this rank
+// is 0, or those for which something was delivered.
 enum class VelocityMask : std::uint8_t { none, by_residual, by_delivered };
 
 struct VelocityExchangeSetup {
