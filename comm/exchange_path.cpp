@@ -12,10 +12,12 @@
 namespace dp {
 namespace {
 
-// Does what the reducer's thread does for a segment on one hop: decode, add, encode.
+// Returns the time of 20 hops of a segment. On each hop it does what the reducer's thread does:
+// decode, add, encode.
 double seconds_of_path(bool on_device, Device& device, std::span<const Bucket> buckets,
                        std::size_t segment_bytes) {
-  // The codec of most values, because --compress may apply to none of them.
+  // Uses the codec of the largest bucket, because there may be no bucket with the codec that
+  // --compress names.
   const auto largest =
       std::max_element(buckets.begin(), buckets.end(),
                        [](const Bucket& a, const Bucket& b) { return a.elements < b.elements; });

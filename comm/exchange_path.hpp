@@ -1,4 +1,4 @@
-// Chooses the place where a GPU's gradients are encoded and added, the GPU or the host's processor:
+// Chooses where a GPU's gradients are encoded and added: on the GPU or on the host's processor,
 // whichever is faster (kernels/bucket_link.hpp).
 #pragma once
 
@@ -14,8 +14,9 @@ namespace dp {
 // `automatic` chooses by measurement (Device::tuning).
 enum class ExchangePath { automatic, host, device };
 
-// True: the GPU. `compress` is the user's spelling, for messages. Throws Error(usage) if `device`
-// is wanted and a codec has no implementation for GPUs.
+// Returns true if gradients are to be encoded and added on the GPU. `compress` is the codec as the
+// user spelt it, for error messages. Throws Error(usage) if `wanted` is `device` and a codec has no
+// implementation for GPUs.
 [[nodiscard]] bool takes_device_path(ExchangePath wanted, Device& device,
                                      std::span<const Bucket> buckets, const std::string& compress,
                                      std::size_t segment_bytes);

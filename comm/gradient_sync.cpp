@@ -1,9 +1,9 @@
 // Outline: begin_step() compares gradients over ranks (for Adam's steps) and asks the governor for
 // the rate. tensor_final() counts tensors; a bucket whose last tensor is final goes to the reducer,
-// on a GPU through the BucketLink. finish_step() waits for the sums and gives the governor what the
+// on a GPU through the BucketLink. finish_step() waits for the sums and tells the governor what the
 // step has sent. The second half is set-up: the constructor checks options and plans buckets, and
-// connect() makes link, reducer and the governor's watch, in that order, since each needs the one
-// before it.
+// connect() makes the link, the reducer and the governor's watch, in this order, since each needs
+// the previous one.
 #include "comm/gradient_sync.hpp"
 
 #include <fnmatch.h>
@@ -88,8 +88,8 @@ StepVerdict GradientSync::finish_step() {
 }
 
 void GradientSync::order_rate(std::uint64_t step, double progress) {
-  // The host does not see when a GPU's gradients are final; the reducer's thread does, so its times
-  // are used.
+  // The host does not see when a GPU's gradients are final, but the reducer's thread does. Hence
+  // the thread's times are used.
   governor_->begin_step(step, progress, seconds_now(),
                         is_gpu() ? reducer_->started_s() : std::span<const double>());
   if (governor_->looks_at_values()) {
@@ -250,7 +250,8 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
 }
 
 GradientSync::~GradientSync() {
-  // The reducer's thread uses members that are declared before it, so it must end first.
+  // The reducer's thread uses other members of this object, so it must end before they are
+  // destroyed.
   reducer_.reset();
 }
 
@@ -283,8 +284,8 @@ bool GradientSync::has_momentum(std::size_t tensor) const {
   return takes_momentum(buckets_[bucket_of_tensor_[tensor]].codec);
 }
 
-// Sets the buckets' velocity modes. Returns the number of exchanges in which a gradient takes part,
-// as momentum repeats it: 1 / (1 - momentum), or 1 without velocities.
+// Sets the buckets' velocity modes. Returns the number of exchanges in which a gradient takes part
+// because momentum repeats it: 1 / (1 - momentum), or 1 without velocities.
 double GradientSync::take_velocities() {
   bool has_velocity = false;
   for (Bucket& bucket : buckets_) {
@@ -305,8 +306,9 @@ double GradientSync::take_velocities() {
                        "velocity= needs gradients that are exchanged at every step and not "
                        "clipped; allowed here: velocity=off");
   }
-  // The factor lets a residual grow to 80 times the velocity (growth=8) at a momentum of 0.9. A
-  // sound run of ResNet-20 at 0.1 bits exceeded 35 times and stayed below 80.
+  // The factor lets a residual grow to 80 times the velocity (growth=8) at a momentum of 0.9. In a
+  // healthy run of ResNet-20 at 0.1 bits, residuals grew to more than 35 times the velocity but
+  // stayed below 80 times.
   return 1.0 / std::max(1.0 - *options_.momentum, 1e-3);
 }
 

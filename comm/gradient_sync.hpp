@@ -4,7 +4,7 @@
 // It is constructed from the gradient's named tensors, a codec, a topology and the device that
 // computes. It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
 // exchanges, and owns that thread (reducer.hpp). If a codec has a rate (bits a value that change
-// from step to step), a RateGovernor chooses it (rate_governor.hpp).
+// from step to step), a RateGovernor chooses this rate (rate_governor.hpp).
 //
 // Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
 //     begin_step(step)     the gradient may now be written
@@ -44,44 +44,46 @@ namespace dp {
 
 struct GradientSyncOptions {
   CompressChoice compress = {};
-  std::size_t ranks = 1;  // the number of ranks; auto and fewest choose their bits by it
-  // For auto: this rank's measured link. 0: not known.
+  std::size_t ranks = 1;  // the bits of `auto` and `fewest` depend on it
+  // For `auto`: bandwidth and latency of this rank's link, as measured; 0 if not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
-  // For auto: bits a value by step, recorded by an earlier run; auto uses them instead of its
-  // measurements, so that this run repeats the earlier one. 0 marks a step without an exchange of
-  // its own: the next entry above 0 applies. After the last entry, the last one above 0 applies.
+  // For `auto`: the bits a value in each training step of an earlier run. `auto` uses them instead
+  // of its measurements, so that this run repeats the earlier one. A step without an exchange of
+  // its own has the entry 0 and uses the next entry above 0. Steps after the last entry use the
+  // last entry above 0.
   std::vector<double> planned_bits = {};
-  std::size_t compress_warmup = 0;  // epochs in fp32, or with a ratio that falls to the codec's
-  // Codecs for tensors by name pattern (* and ?); the last match wins. Allowed are codecs without
-  // momentum, without a rate and without a topology of their own, such as none, bf16 and q8.
+  std::size_t compress_warmup = 0;  // epochs in fp32, or with a ratio= that falls to the codec's
+  // Codecs for the tensors whose names match a pattern (with * and ?). If several patterns match,
+  // the last one applies. Allowed are codecs without momentum, without a rate and without a
+  // topology of their own, such as `none`, `bf16` and `q8`.
   std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
   bool is_one_host = false;  // all ranks are on one host
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
-  // If set, the constructor calls it once with the tensors and the codec (for auto and fewest: the
-  // codec chosen for this model), and its result replaces bucket_bytes. dptrain passes
+  // If set, the constructor calls it once with the tensors and the codec (for `auto` and `fewest`:
+  // the codec chosen for this model), and its result replaces bucket_bytes. dptrain passes
   // choose_bucket_bytes (link_probe.hpp), which uses the measured link.
   std::function<std::size_t(std::span<const TensorSlot>, const CodecSpec&)> choose_bucket_bytes =
       {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
-  // For codecs that apply momentum before the sum (dgc, velocity=): SGD's momentum. Not set if the
-  // optimiser's step cannot be made before the sum.
+  // SGD's momentum, for codecs that apply it before the sum (dgc, velocity=). Not set if the
+  // optimiser's step cannot be computed before the sum.
   std::optional<float> momentum = std::nullopt;
   bool has_nesterov = false;
-  // For velocity= with Adam: every rank makes Adam's step before the exchange, and the optimiser
-  // adds the sum as it is.
+  // For velocity= with Adam: every rank computes Adam's step before the exchange, and the optimiser
+  // adds the sum of these steps unchanged.
   std::optional<AdamVelocityOptions> adam = std::nullopt;
-  ReducerOptions reducer = {};  // topology, timeout, seed, trace; GradientSync sets the rest
+  ReducerOptions reducer = {};  // set topology, timeout, seed, trace; GradientSync sets the rest
 };
 
 // A part of a tensor, with this rank's residual of it.
 struct UndeliveredPart {
   std::size_t tensor = 0;
-  std::size_t offset = 0;  // of the flat gradient
+  std::size_t offset = 0;  // in the flat gradient
   std::span<const float> residual = {};
-  // times * residual estimates what the exchange still owes to the parameters. times is the number
-  // of ranks, on the assumption that their residuals are alike. In the chunk that this rank owns,
-  // times is 1: the residual there already is the error of the sum over all ranks.
+  // `times` * `residual` estimates what the exchange still owes the parameters. `times` is the
+  // number of ranks, on the assumption that their residuals are alike. In the chunk that this rank
+  // owns, `times` is 1: the residual there already is the error of the sum over all ranks.
   float times = 1.0f;
 };
 
@@ -101,32 +103,33 @@ class GradientSync {
   // Collective. Sets the codecs of that epoch; they change from epoch to epoch during a warm-up.
   void begin_epoch(std::size_t epoch);
 
-  // progress: the fraction of the run before this step, from which codecs with a rate plan their
-  // bits (planned_bits); below 0: not known. Collective if the governor has a RatedRound whose
+  // progress: the fraction of the run before this step; negative if it is not known. Codecs with a
+  // rate plan their bits by it (planned_bits). Collective if the governor has a RatedRound whose
   // hidden_share is 0.
   void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
-  // Reports all tensors as final, for example the zeros of a rank without samples.
+  // Reports all tensors as final at once, for example on a rank that had no samples and contributes
+  // zeros.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
   // The rate in the last step; NaN before the first step and if no codec has a rate.
   [[nodiscard]] const RateReport& rate_report() const;
-  // The tensors of which nothing was delivered in some exchange since the last call (numbered in
-  // the order of buckets()). Empty if the sums stay on a GPU.
+  // The tensors of which some exchange since the last call has delivered nothing, numbered in the
+  // order of buckets(). Empty if the sums stay on a GPU.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
   // Null if no bucket's codec has a rate.
   [[nodiscard]] RateGovernor* governor() { return governor_ ? &*governor_ : nullptr; }
   // Sets a new mean for ecq:bits=. Call it between steps, with the same value on all ranks. The
-  // quantiser's steps adapt within a few exchanges. Throws Error(usage) for a codec without bits=
-  // and for a number that bits= does not allow.
+  // quantiser's step sizes adapt within a few exchanges. Throws Error(usage) for a codec without
+  // bits= and for a number that bits= does not allow.
   void set_mean_bits(double bits);
 
   // Collective, between steps, with the same factor on all ranks: from the next step on gradients
   // are `factor` times as large, because the loss has a new scale. Residuals, velocities, quantiser
-  // steps and thresholds are scaled along, so that the exchange delivers what it would have
-  // delivered with a constant scale. Throws Error(usage) unless the factor is a finite float above
-  // 0, and for a factor other than 1 when Adam's steps are exchanged, which do not depend on the
-  // scale.
+  // step sizes and thresholds are multiplied by it, so that the exchange delivers what it would
+  // have delivered with a constant scale. Throws Error(usage) unless the factor is a finite float
+  // above 0, and for a factor other than 1 when Adam's steps are exchanged, which do not depend on
+  // the scale.
   void change_loss_scale(double factor);
   // The product of all factors so far. It is not part of list_state(): the caller that changes the
   // scale saves it, and calls set_loss_scale() (collective) after it has loaded a state.
@@ -135,23 +138,24 @@ class GradientSync {
 
   // After connect(): for other communication between ranks and for the exchange's costs.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
-  // options.compress, completed for the size of the model and the number of ranks.
+  // options.compress, with the bits that follow from the size of the model and the number of ranks.
   [[nodiscard]] const CompressChoice& compress() const { return options_.compress; }
   // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
   // "device" or "host"; empty without a GPU.
   [[nodiscard]] std::string path() const;
-  // Whether the exchange applies momentum to that tensor's gradient; the optimiser must not apply
-  // it again. The caller adds weight decay before tensor_final(), 1/P of it on each rank.
+  // Whether the exchange applies momentum to that tensor's gradient. If so, the optimiser must not
+  // apply it again, and the caller adds weight decay before tensor_final(): 1/P of it on each of
+  // the P ranks.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
   // Call it between steps. The residuals of the buckets that send SGD's masked velocities
   // (velocity=masked) with fewer than 0.1 planned bits, over a topology in which each rank owns a
   // chunk (direct). Empty if there are none. Host memory if path() is "host" or empty, otherwise
   // device memory.
   [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
-  // Call it between steps. Lists residuals, velocities and what else the exchanges keep from step
-  // to step.
+  // Call it between steps. Lists residuals, velocities and everything else that the exchanges keep
+  // from step to step.
   void list_state(StateVisitor& visitor);
 
  private:
@@ -174,7 +178,7 @@ class GradientSync {
   std::vector<std::size_t> bucket_of_tensor_;
   BucketTracker tracker_;
   bool is_on_device_ = false;     // the exchange's path
-  Device::Memory host_gradient_;  // of the host path
+  Device::Memory host_gradient_;  // used on the host path
   std::span<const float> sums_;   // in host memory; empty if the sums stay on a GPU
   DeliveryGaps gaps_;
   std::unique_ptr<BucketLink> link_;

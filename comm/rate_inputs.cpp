@@ -36,7 +36,7 @@ MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
 }
 
 std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s, double latency_s) {
-  constexpr double kUnknownLink = 125e6;  // soon corrected
+  constexpr double kUnknownLink = 125e6;  // 1 Gbit/s; measurements soon correct it
   const std::vector<Bucket>& buckets = reducer.buckets();
   std::vector<BudgetBucket> shares;
   std::size_t hops = 0;

@@ -1,4 +1,4 @@
-// Reads the inputs of the rate's governor (rate/rate_governor.hpp) from the reducer.
+// Reads the rate governor's inputs (rate/rate_governor.hpp) from the reducer.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,16 @@
 
 namespace dp {
 
-// A histogram of the values (gradient + residual) that this rank will encode itself in its next
-// exchange, before others' values are added, in buckets whose codec has a rate. gpu: the device
-// that holds the gradient; null: host memory. Call it between steps.
+// Makes a histogram of the values (gradient + residual) that this rank will encode in its next
+// exchange before it has received any from other ranks. Counts only buckets whose codec has a rate.
+// `gpu` is the device that holds the gradient; null if the gradient is in host memory. Call it
+// between steps.
 [[nodiscard]] MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
                                                   std::span<const float> gradient,
                                                   bool is_residual_on_gpu);
 
-// For auto. bytes_per_s, latency_s: the measured link; 0: not known. Empty if this rank sends
-// nothing.
+// Makes the watch by which `auto` learns the times of steps. bytes_per_s and latency_s are those of
+// the measured link, or 0 if they are not known. Returns nullopt if this rank sends nothing.
 [[nodiscard]] std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s,
                                                    double latency_s);
 

@@ -25,7 +25,7 @@ class CodecThreads {
   // `threads`: from 1 (the caller alone) to kMost.
   explicit CodecThreads(std::size_t threads);
 
-  // The number of threads for a rank with that many cores: a quarter of them, since the others
+  // The number of threads for a rank with that many cores: a quarter of the cores, since the rest
   // compute.
   [[nodiscard]] static std::size_t for_cores(std::size_t cores) {
     return std::clamp<std::size_t>(cores / 4, 1, kMost);

@@ -1,22 +1,23 @@
-// Samples the error of a bucket's encoders on one rank: telemetry.
+// Telemetry: samples the error that a bucket's encoders make on one rank.
 //
-// Error: one encode per step is examined, a different one in each step. It gives the sum of squares
-// of the dropped part and of the values to encode.
+// Error: one encode per step is examined, a different one in each step. From it come two sums of
+// squares: of the values to encode, and of the part of them that was dropped.
 //
-// Residual: in every second round of these encodes it also sums the squares of the gradient, of the
-// delivered part of gradient + residual, and of the new residual. If the delivered parts of
-// different steps are independent, residual / delivered is the mean number of steps for which a
-// residual waits (its *age*).
+// Residual: the samples go through the bucket's encodes in turn. In every second such pass, three
+// more sums of squares are taken: of the gradient, of the delivered part of gradient + residual,
+// and of the new residual. If the delivered parts of different training steps are independent, the
+// third of these sums divided by the second is the mean number of steps for which a residual waits
+// (its *age*).
 //
-// Saturation: in one encode after measure_saturation(), it counts saturated values among at most
-// 16,384. A value is saturated if it was sent as the largest magnitude of its block (of the
-// segment, for codecs without blocks) and exceeds that magnitude by more than 2^-7 of it, which is
-// more than rounding does. Saturation is the fraction of the gradient beyond the scale that a codec
-// chose. It is zero when the scale is a block's largest value (q8) and when values are sent as they
-// are (topk). For scales that minimise the error (q2, ternary, sign) it is the tail of the
-// distribution.
+// Saturation: in one encode after measure_saturation(), saturated values are counted among at most
+// 16,384 values. A value is saturated if it was sent as the largest magnitude of its block (of the
+// segment, for codecs without blocks) and exceeds that magnitude by more than one part in 128,
+// which is more than rounding can explain. Saturation is the fraction of the gradient beyond the
+// scale that a codec chose. It is zero when the scale is a block's largest value (q8) and when
+// values are sent as they are (topk). For scales that minimise the error (q2, ternary, sign) it is
+// the tail of the distribution.
 //
-// It works on the codec's memory. Nothing is allocated after construction.
+// The values are in the codec's memory. Nothing is allocated after construction.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,7 @@ class EncodeSample {
     std::uint64_t saturated = 0;
 
     Sums& operator+=(const Sums& more);
-    // norm(residual) / norm(gradient), and the residual's age in steps; NaN if nothing was
+    // norm(residual) / norm(gradient), and the residual's age in training steps. NaN if nothing was
     // measured.
     [[nodiscard]] double residual_growth() const;
     [[nodiscard]] double residual_age() const;
@@ -57,7 +58,7 @@ class EncodeSample {
   void begin_step(std::uint64_t step);
   // Whether this encode is examined. Must be called once for every encode.
   [[nodiscard]] bool is_next();
-  // Before and after an encode that is examined; `residual` is null if there is none.
+  // Call these before and after an encode that is examined; `residual` is null if there is none.
   void before(std::span<const float> sum, const float* residual);
   void after(std::span<const float> sum, const float* residual, std::span<const std::byte> payload,
              Sums& sums);

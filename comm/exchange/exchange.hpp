@@ -13,9 +13,9 @@
 // bucket's number on the same transport, the caller must run a barrier first.
 //
 // A topology is a list of messages, which one engine carries out (segment_exchange.hpp). An
-// exchange gets its bucket at construction and its message buffers for each step: a *buffer set* is
-// the memory of one bucket in flight. Failures throw Error(communication); the exchange's state is
-// then undefined, and the job must end.
+// exchange gets its bucket at construction, and its message buffers anew for each step. A *buffer
+// set* is the message buffers of one bucket in flight. Failures throw Error(communication); the
+// exchange's state is then undefined, and the job must end.
 #pragma once
 
 #include <algorithm>
@@ -37,12 +37,12 @@
 
 namespace dp {
 
-// The inputs of an exchange: the same on all ranks except for the memory. Everything that it refers
-// to outlives the exchange.
+// The inputs of an exchange. They are the same on all ranks, except for the memory. Everything that
+// they refer to must outlive the exchange.
 struct ExchangeSetup {
   Transport* transport = nullptr;  // this rank's, shared by its exchanges
-  std::uint32_t bucket = 0;        // its number
-  std::uint32_t stream = 0;        // the first of its message streams (tags.hpp), unique to it
+  std::uint32_t bucket = 0;        // the bucket's number
+  std::uint32_t stream = 0;        // the first of the bucket's own message streams (tags.hpp)
   std::uint64_t offset = 0;        // of the bucket in the flat gradient, for EncodeContext
   std::span<float> gradient;       // the bucket's values, then their sum; in codec->memory()
   float* residual = nullptr;       // as long as `gradient`; null: no error feedback
@@ -56,22 +56,23 @@ struct ExchangeSetup {
   bool has_brief_messages = false;  // as in ExchangeShape
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
-  // By rank, how much of the bucket it owns, with direct; empty: all own as much.
+  // For `direct`: the weight of each rank's part of the bucket, by rank. Empty: equal parts.
   std::span<const std::uint32_t> owner_weights = {};
   // Threads that encode several segments at a time, if these hold only this rank's values. Null:
-  // progress() encodes one segment after the other.
+  // progress() encodes one segment at a time.
   CodecThreads* threads = nullptr;
   TraceTrack* trace = nullptr;  // receives the codecs' slices; null: no trace
-  // The quantiser's steps, for codecs with a rate; it may change between steps. Null: the codec
-  // chooses them. If set, messages carry rate notes (rate_control.hpp). Set it on all ranks or on
-  // none.
+  // The quantiser's step sizes, for codecs with a rate. The order may change from one training step
+  // to the next. Null: the codec chooses the step sizes. If it is set, messages carry rate notes
+  // (rate_control.hpp). Set it on all ranks or on none.
   const RateOrder* rate = nullptr;
-  // Any thread may set it at any time, when this rank wishes to stop; null: never.
+  // Becomes true when this rank wishes to stop; any thread may set it at any time. Null: this rank
+  // never wishes to stop.
   const std::atomic<bool>* stop_wish = nullptr;
 };
 
-// The number of values that this rank's encodes of one step have clamped (EncodeResult::clamped),
-// and the index of the first one; in an exchange it counts from the start of the bucket.
+// How many values this rank's encodes have clamped in one training step (EncodeResult::clamped),
+// and the index of the first of them. In an exchange the index counts from the start of the bucket.
 struct ClampedValues {
   std::uint64_t count = 0;
   std::size_t first = static_cast<std::size_t>(-1);
@@ -99,7 +100,8 @@ struct BufferNeeds {
   std::size_t bytes = 0;  // of each
 };
 
-// Message buffers, aligned to cache lines. With a device they are host memory that it can reach.
+// Message buffers, aligned to cache lines. With a device they are host memory that the device can
+// reach.
 class BufferSet {
  public:
   explicit BufferSet(const BufferNeeds& needs, Device* device = nullptr)
@@ -135,7 +137,7 @@ class Exchange {
   // After delivered(): false if any rank's input was not finite. The same on all ranks.
   [[nodiscard]] virtual bool finite() const = 0;
   // After delivered(): the index, in the bucket, of the first of this rank's own values that is not
-  // finite; kAllFinite if there is none. On a GPU it may be the start of the segment.
+  // finite; kAllFinite if there is none. On a GPU it may be the start of that value's segment.
   static constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
   [[nodiscard]] virtual std::size_t first_not_finite() const { return kAllFinite; }
   // After delivered(): the values that this rank has clamped. Always zero on a GPU, where codecs do
@@ -150,10 +152,10 @@ class Exchange {
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
   // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
-  // that the residuals' part of it is not lost. Does nothing without feedback.
+  // that the residuals which it contains are not lost. Does nothing without feedback.
   virtual void put_back_delivered() = 0;
-  // This rank ends: hands all messages that a link model still holds back to MPI at once, so that
-  // no other rank waits for them.
+  // Call it when this rank ends. Passes all messages that a link model still delays to MPI at once,
+  // so that no other rank waits for them.
   virtual void let_go() = 0;
   // Requests a count of saturated values in one encode of the next step (encode_sample.hpp). Does
   // nothing for exchanges without a scale.
@@ -168,7 +170,8 @@ class Exchange {
   void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:
-  // Moves the costs of `inner`, an exchange inside this one, into this one's.
+  // Adds the costs of `inner`, an exchange inside this one, to this exchange's costs and clears
+  // them there.
   void take_over_stats(Exchange& inner) {
     const ExchangeStats& more = inner.stats();
     stats_.encode_s += more.encode_s;

@@ -38,13 +38,14 @@ namespace dp {
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
-  std::size_t segment = 65536;  // wanted; at most a quarter more (segment_length)
+  std::size_t segment = 65536;  // as wanted; segment_length() may be a quarter more
   // Shifts the chunks' owners by this many ranks, for topologies in which each rank owns a chunk
   // (direct).
   std::size_t turn = 0;
   // Whether payloads are so short that a start notice would cost too much (direct).
   bool has_brief_messages = false;
-  // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
+  // The weight of each rank's part of the bucket, by rank. Empty: equal parts. The weights must
+  // outlive the shape.
   std::span<const std::uint32_t> owner_weights = {};
 
   [[nodiscard]] std::size_t chunk_of(std::size_t owner) const {
@@ -98,7 +99,7 @@ struct ExchangeShape {
   [[nodiscard]] ExchangeShape whole() const { return {elements, 1, segment}; }
 };
 
-// One step of a rank's list: takes a message, or sends one, or both.
+// One entry of a rank's list: the rank takes a message, sends one, or does both.
 struct PlanTask {
   static constexpr int kNobody = -1;
   enum class Take : std::uint8_t { nothing, partial, total };  // adds a partial, assigns a total
@@ -115,7 +116,7 @@ struct PlanTask {
   // When the message arrives, the sum so far consists of this rank's own values alone. They count
   // as zeros if they are not finite.
   bool holds_only_own_values = false;
-  // The received or sent message is fp32, not the codec's.
+  // Whether the received or the sent message is in fp32 instead of the codec's format.
   bool takes_exact = false, gives_exact = false;
   // ExchangePlan::add fills in the rest.
   std::uint32_t segment = 0;

@@ -7,7 +7,7 @@
 //
 // All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others,
 // so that a rank knows whether it waits for another rank or for the network. If segments are hardly
-// longer than a notice, the first segment replaces it (ExchangePlan::Notices).
+// longer than a notice, the first segment replaces the notice (ExchangePlan::Notices).
 #pragma once
 
 #include <bit>
@@ -21,11 +21,11 @@
 namespace dp {
 
 struct MessageHeader {
-  // Kinds of messages. comm/mpi/prompt_gather.hpp has the next one.
+  // Kinds of messages. comm/mpi/prompt_gather.hpp defines the next number.
   static constexpr std::uint32_t kSegment = 0x44500001u, kStart = 0x44500002u;
-  // Flags, added to the kind: some rank's input was not finite; some rank wishes to stop. A total
-  // has a flag if one of its partial sums had it, and all ranks receive the same totals. Hence all
-  // ranks agree at the end of an exchange, without another message.
+  // Flags that are added to the kind: some rank's input was not finite, and some rank wishes to
+  // stop. A total has a flag if one of its partial sums had it, and all ranks receive the same
+  // totals. Hence all ranks agree at the end of an exchange, without another message.
   static constexpr std::uint32_t kNotFinite = 0x100u, kStopWished = 0x200u;
 
   std::uint32_t kind = 0;
@@ -55,7 +55,7 @@ struct RateNote {
   static constexpr std::uint16_t kAlarm = 0x8000;
 
   std::uint32_t partial_bytes = 0;  // of the payloads of this segment's partial sums so far
-  std::uint16_t partials = 0;       // bits 0-14: their number; bit 15: RateWord::has_alarm
+  std::uint16_t partials = 0;       // bits 0-14: how many; bit 15: RateWord::has_alarm
   std::uint16_t word = 0xffff;      // RateWord::code
 };
 

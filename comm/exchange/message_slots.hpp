@@ -9,9 +9,9 @@
 // Start notices (message_header.hpp) have their own slots and no buffers here: one send to each
 // other rank, and one receive.
 //
-// The caller posts receives and later takes their messages in the same order, whichever arrives
-// first. Nothing here waits or interprets messages. Nothing is allocated after construction;
-// failures are the transport's.
+// The caller posts receives and later takes their messages in the same order, no matter which
+// message arrives first. Nothing here waits or interprets messages. Nothing is allocated after
+// construction; failures are the transport's.
 #pragma once
 
 #include <cstddef>
@@ -40,38 +40,40 @@ class MessageSlots {
   void begin_step(BufferSet& buffers);
 
   // ---- receives
-  // The first free buffer from that one on, or kNone.
+  // The first free buffer from index `at` on, or kNone.
   [[nodiscard]] std::size_t free_receive(std::size_t at) const;
   void post(std::size_t receive, int from, int tag);
   // Whether the message of the oldest receive that is not taken yet has arrived.
   [[nodiscard]] bool has_come() const {
     return receives_[arrival_order_[arrival_head_]].state == State::arrived;
   }
-  // This message.
+  // That oldest message.
   [[nodiscard]] std::span<const std::byte> next() const;
-  // Takes it and returns its buffer. The buffer is free, but keeps its bytes until the next post().
+  // Takes that message and returns its buffer. The buffer is free, but keeps its bytes until the
+  // next post().
   std::size_t take();
 
   // ---- sends
-  // The first free buffer from that one on, or kNone.
+  // The first free buffer from index `at` on, or kNone.
   [[nodiscard]] std::size_t free_send(std::size_t at = 0) const;
   [[nodiscard]] std::span<std::byte> send_buffer(std::size_t send) const {
     return {buffers_->at(receives_.size() + send), buffers_->bytes()};
   }
   // Sends a message that lies in send_buffer(send).
   void send(std::size_t send, std::span<const std::byte> message, std::span<const int> to, int tag);
-  // Sends the message that was taken from that receive, unchanged.
+  // Sends on, unchanged, the message that was taken from that receive.
   void forward(std::size_t send, std::size_t receive, std::span<const std::byte> message,
                std::span<const int> to, int tag);
   [[nodiscard]] bool is_sending() const { return sends_under_way_ > 0; }
 
   // ---- notices
   void post_notice(std::span<std::byte> buffer, int tag);
-  // Sends the notice to these ranks. It must not change until its sends have ended.
+  // Sends the notice to these ranks. The notice must not change until its sends have ended.
   void send_notices(std::span<const std::byte> notice, std::span<const int> to, int tag);
 
-  // ---- all transfers Handles transfers that have ended, and calls on_notice(bytes, from) for a
-  // notice that has arrived. Returns whether any transfer has ended.
+  // ---- all transfers
+  // Handles transfers that have ended, and calls on_notice(bytes, from) for a notice that has
+  // arrived. Returns whether any transfer has ended.
   template <class OnNotice>
   bool poll(OnNotice on_notice) {
     const std::span<const Completion> all = channel_->poll();
@@ -103,8 +105,8 @@ class MessageSlots {
     std::size_t forwards = kNone;  // the receive whose buffer it sends
   };
 
-  // The channel's slots: receives, sends to each of a message's targets, the receive of notices,
-  // their sends.
+  // The channel has slots for, in this order: the receives, the sends (one slot for each target of
+  // a message), the receive of notices, and the sends of notices.
   [[nodiscard]] std::size_t send_slot(std::size_t send) const {
     return receives_.size() + send * most_targets_;
   }

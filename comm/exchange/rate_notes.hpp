@@ -1,5 +1,6 @@
 // The rate notes of one exchange on one rank: reads them from messages, writes them into messages,
-// and sums from them the bytes that all ranks have sent in the step (rate_control.hpp).
+// and adds up the bytes that, according to them, all ranks have sent in the step
+// (rate_control.hpp).
 #pragma once
 
 #include <algorithm>

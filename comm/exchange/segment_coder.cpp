@@ -1,7 +1,7 @@
-// Outline: an encode has three parts. begin() chooses the quantiser step and examines the values;
-// encode() calls the codec, the only part that other threads run (encode_own); end() handles a sum
-// that cannot be encoded, counts clamped values and takes the sample. add_and_encode() runs all
-// three for one task; add() and assign_total() only decode.
+// Outline: an encode has three parts. begin() chooses the quantiser's step size and examines the
+// values. encode(), the only part that other threads run (encode_own), calls the codec. end()
+// handles a sum that cannot be encoded, counts clamped values and takes the sample.
+// add_and_encode() runs all three for one task; add() and assign_total() only decode.
 #include "comm/exchange/segment_coder.hpp"
 
 #include <algorithm>
@@ -167,7 +167,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                                          std::span<std::byte> payload) {
   const bool has_received = task.take == Take::partial;
   Encode encode = make_encode(task, payload);
-  // A sample examines the values after adding and before encoding.
+  // A sample examines the values between adding and encoding, so these must be two calls then.
   encode.is_one_trip =
       has_received && !encode.is_sampled && encode.codec.is_on_device() && !task.takes_exact;
   if (has_received && !encode.is_one_trip) {

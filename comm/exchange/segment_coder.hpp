@@ -1,10 +1,10 @@
-// All codec calls of one rank in the exchange of a bucket: decode received payloads into its values
-// and encode its values into payloads. Every call is timed and traced, and one encode per step is
-// sampled (encode_sample.hpp).
+// Makes all codec calls of one rank in the exchange of a bucket: decodes received payloads into the
+// rank's values and encodes these values into payloads. Every call is timed and traced, and one
+// encode per step is sampled (encode_sample.hpp).
 //
 // If a rank's own values of a segment are not finite, they count as zeros: the rank passes on what
-// it received, with the flag. If that cannot be encoded either, it sends zeros and keeps its
-// residual.
+// it received, and sets the flag kNotFinite (message_header.hpp). If what it received cannot be
+// encoded either, the rank sends zeros and keeps its residual.
 //
 // Finite values whose sum exceeds the codec's range (2^126 for most codecs) are treated in the same
 // way. A rank that has added one encoded message to its own values drops its own values and passes
@@ -30,14 +30,15 @@ namespace dp {
 class Stopwatch;
 
 // The index of the first value that is not finite; 0 if all are finite. `memory` is the memory that
-// holds the values. It searches by bisection, with one call of is_finite() for each halving: for
-// failures only.
+// holds the values. It searches by bisection, with one call of is_finite() for each halving, so use
+// it only after a failure.
 [[nodiscard]] std::size_t find_not_finite(const SegmentMemory& memory,
                                           std::span<const float> values);
 
 class SegmentCoder {
  public:
-  // For the tasks of `plan`. Adds its costs to `stats`. Both outlive it.
+  // Encodes and decodes for the tasks of `plan`, and adds the costs to `stats`. Both outlive this
+  // object.
   SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan, ExchangeStats& stats);
 
   // The largest payload of any message of the plan.
@@ -70,7 +71,7 @@ class SegmentCoder {
   // Encodes the partial sums of up to kMostAtOnce tasks that take nothing, with
   // ExchangeSetup::threads. Writes the payload of tasks[i] to the start of payloads[i], and
   // shortens payloads[i] to it. In a trace their common time is divided evenly among them.
-  static constexpr std::size_t kSegmentsAThread = 4;  // waking one takes a third of an encode
+  static constexpr std::size_t kSegmentsAThread = 4;  // waking a thread takes a third of an encode
   static constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
   void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);
 

@@ -117,21 +117,21 @@ class SegmentExchange final : public Exchange {
   ExchangeSetup setup_;
   ExchangePlan plan_;
   int rank_;
-  std::vector<int> partners_;  // get this rank's start notice or first message, and send one
+  std::vector<int> partners_;  // exchange start notices or first messages with this rank
   SegmentCoder coder_;
   RateNotes notes_;
   std::uint64_t step_ = 0;
   std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
-  bool stop_is_wished_ = false;   // some rank does, as far as this one knows
+  bool stop_is_wished_ = false;   // some rank wishes to stop, as far as this rank knows
   std::size_t most_at_once_ = 1;  // segments that are encoded together
   std::size_t partners_started_ = 0;
-  std::vector<bool> has_heard_of_;  // by rank, without notices
+  std::vector<bool> has_heard_of_;  // by rank; only if there are no notices
   std::size_t next_posted_ = 0;     // the task whose receive is to be posted next
   std::size_t next_handled_ = 0;    // ... whose message is to be handled next
   std::size_t next_sent_ = 0;       // ... whose message is to be sent next
   Sealed<MessageHeader> notice_, incoming_notice_;
-  std::optional<MessageSlots> slots_;  // nothing if nothing is exchanged
+  std::optional<MessageSlots> slots_;  // empty if nothing is exchanged
 };
 
 // The plan's partners, or all other ranks, beginning with the next one.
@@ -266,7 +266,8 @@ void SegmentExchange::check_header(const MessageHeader& got, const MessageHeader
               want.step, setup_.bucket);
 }
 
-// Sends the next segment if it needs nothing from others; several if codecs have threads.
+// Sends the next segment, or several segments if codecs have threads, as far as they need nothing
+// from other ranks.
 bool SegmentExchange::send_own() {
   if (next_sent_ == plan_.tasks.size()) return false;
   std::array<const PlanTask*, kMostAtOnce> tasks = {};
@@ -305,7 +306,7 @@ bool SegmentExchange::handle_arrival() {
   if (!slots_->has_come()) return false;
   const std::size_t send_at = task.gives() ? slots_->free_send() : 0;
   if (send_at == MessageSlots::kNone) return false;
-  if (task.gives() && next_sent_ != next_handled_) return false;  // own segments come first
+  if (task.gives() && next_sent_ != next_handled_) return false;  // earlier sends come first
 
   const std::span<const std::byte> message = slots_->next();
   const MessageHeader got = read_header(message, notes_.bytes(), task.from);
@@ -323,7 +324,7 @@ bool SegmentExchange::handle_arrival() {
     if (task.encodes()) {
       slots_->send(send_at, sent, plan_.targets_of(task), tag(0));
     } else {
-      // Unchanged: its header and seal are valid for the next receivers, too.
+      // Forwarded unchanged: its header and seal are valid for the next receivers, too.
       slots_->forward(send_at, receive, message, plan_.targets_of(task), tag(0));
     }
     next_sent_ = next_send(next_sent_ + 1);
@@ -333,7 +334,7 @@ bool SegmentExchange::handle_arrival() {
 }
 
 // Adds the message's payload to this rank's values, or assigns it. If the task encodes, returns the
-// new message, in the buffer of that send; otherwise empty.
+// new message, which lies in the buffer of send `send_at`; otherwise returns an empty span.
 std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
                                                            std::size_t send_at,
                                                            std::span<const std::byte> message) {
@@ -356,7 +357,7 @@ std::span<const std::byte> SegmentExchange::handle_payload(const PlanTask& task,
 }
 
 // Encodes the sum of this rank's values and the received payload (may be empty) into the buffer of
-// that send. Returns the message.
+// send `send_at`. Returns the message.
 std::span<const std::byte> SegmentExchange::write_message(const PlanTask& task, std::size_t send_at,
                                                           std::span<const std::byte> received) {
   const std::span<std::byte> buffer = slots_->send_buffer(send_at);
@@ -364,7 +365,8 @@ std::span<const std::byte> SegmentExchange::write_message(const PlanTask& task, 
                        coder_.add_and_encode(task, received, buffer.subspan(head_bytes())));
 }
 
-// Writes header, note and seal around the payload in the buffer of that send. Returns the message.
+// Writes header, note and seal around the payload in the buffer of send `send_at`. Returns the
+// message.
 std::span<const std::byte> SegmentExchange::frame_message(const PlanTask& task, std::size_t send_at,
                                                           std::size_t bytes) {
   const std::span<std::byte> message = slots_->send_buffer(send_at).first(frame_bytes() + bytes);

@@ -8,9 +8,9 @@
 //
 // message_header.hpp has the wire format of a message. A flag in its header marks a segment that is
 // not finite on some rank, or whose sum exceeds the codec's range (segment_coder.hpp says what is
-// sent then). Another flag means that some rank wishes to stop: a rank that wishes it
-// (ExchangeSetup::stop_wish), or has received the flag, sets it in every header that it writes.
-// With ExchangeSetup::rate segments carry rate notes (rate_notes.hpp).
+// sent then). Another flag means that some rank wishes to stop: a rank that wishes to stop
+// (ExchangeSetup::stop_wish) or has received this flag sets it in every header that it writes. If
+// ExchangeSetup::rate is set, segments carry rate notes (rate_notes.hpp).
 //
 // message_slots.hpp has the buffers. Every message is checked before it is used or forwarded; a
 // forwarded message keeps its seal.

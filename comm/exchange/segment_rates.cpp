@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kBinShift = 19;  // sign, exponent and four bits of the mantissa remain
 constexpr std::uint32_t kMagnitude = 0x7fffffffu;
-constexpr int kMostCode = 127;              // of the codec
-constexpr double kPrecision = 1.0 / 128.0;  // of steps, in octaves
+constexpr int kMostCode = 127;              // the codec's largest code
+constexpr double kPrecision = 1.0 / 128.0;  // of step sizes, in octaves
 
 // The sample of a segment: kRun consecutive values in each of kMostRuns places.
 constexpr std::size_t kRun = 256, kMostRuns = 16;
@@ -24,8 +24,8 @@ RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const floa
   const std::size_t stride = std::max(kRun, n / kMostRuns);
   std::array<std::uint8_t, kRun> bins;
   // Several tables, used in turn: half of all values are in the first bin, and an increment has to
-  // wait for the previous increment of the same counter. A branch around that bin is mispredicted
-  // too often.
+  // wait for the previous increment of the same counter. A branch that skips that bin would be
+  // mispredicted too often.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, kBins + 1>, kTables> tables = {};
   static_assert(kBins < 256);
@@ -73,8 +73,8 @@ double RelativeMagnitudes::bits(double octaves) const {
   const auto entropy_of = [&](double count) {
     return count > 0.0 ? count / all * -std::log2(count / all) : 0.0;
   };
-  double least = count_from(0.5f * step);              // of the code and larger ones
-  double sum = entropy_of(all - least) + least / all;  // a sign each
+  double least = count_from(0.5f * step);              // values of this code or larger
+  double sum = entropy_of(all - least) + least / all;  // a bit for each sign
   for (int code = 1; code <= kMostCode && least > 0.0; ++code) {
     const double next =
         code == kMostCode ? 0.0 : count_from((static_cast<float>(code) + 0.5f) * step);

@@ -1,4 +1,4 @@
-// Measures the time of the reducer's thread in codecs and hooks.
+// Measures the time that the reducer's thread spends in codecs and hooks.
 #pragma once
 
 #include <chrono>
@@ -7,8 +7,8 @@
 
 namespace dp {
 
-// Adds the time from its construction to its end to a sum, and a slice of that time to a track, if
-// there is one. `slice` describes the slice without its begin and end.
+// Adds the time from its construction to its destruction to a sum, and a slice of that time to a
+// track, if there is one. `slice` describes the slice; its begin and end are filled in.
 class Stopwatch {
  public:
   Stopwatch(double& sum_s, TraceTrack* track, const TraceEvent& slice)
@@ -24,7 +24,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Sets the size of a payload, which is known only now.
+  // Sets the size of a payload that was encoded in this time.
   void set_bytes(std::size_t bytes) { slice_.bytes = bytes; }
 
  private:

@@ -60,7 +60,7 @@ void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
   // An overhead of less than half of the time may be an error of the slope, and matters little.
   const bool explains = learnt_s_ > 0.5 * wire_s && learnt_s_ > least_overhead_s;
   overhead_s_ = explains ? learnt_s_ : least_overhead_s;
-  const double least = bytes / (wire_s + period.peer_wait_s);  // others' messages arrived meanwhile
+  const double least = bytes / (wire_s + period.peer_wait_s);  // others may have sent in the wait
   // If latency is half of the time or more, the time gives no upper bound.
   constexpr double kLeastShare = 0.5, kRise = 1.1;
   const bool is_bound = wire_s - overhead_s_ > kLeastShare * wire_s;
@@ -112,7 +112,7 @@ AutoRate::AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double w
 
 void AutoRate::add(const StepTimes& step) {
   const double busy_s = step.busy.end_s - step.busy.begin_s;
-  // Another rank is late: this rank has not waited for the link.
+  // If another rank was late, this rank has not waited for the link.
   const bool is_frozen = step.busy.peer_wait_s > kMostPeerWait * busy_s;
   if (is_frozen) {
     link_.add_late(step.busy);
@@ -120,7 +120,7 @@ void AutoRate::add(const StepTimes& step) {
     const double late_s = std::max(kWakeUp_s, step.busy.late_s());
     link_.add(step.busy, static_cast<double>(hops_) * (options_.latency_s + late_s));
   }
-  const double weight = steps_ < kFirstSteps ? 1.0 : 0.25;  // the first steps differ from the rest
+  const double weight = steps_ < kFirstSteps ? 1.0 : 0.25;  // the first steps are unusual
   const auto approach = [&](double& mean, double value) { mean += weight * (value - mean); };
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     approach(buckets_[b].ready_s, step.ready_s[b] - step.begin_s);

@@ -1,6 +1,6 @@
-// Computes a rank's *wish*, the rate that its link can carry, from the times of its own steps. Pure
-// arithmetic, without clock or network. StepWatch feeds it; RateGovernor obeys the least wish of
-// all ranks.
+// Computes a rank's *wish*, the bits a value that its link can carry, from the times of its own
+// training steps. Pure arithmetic, without clock or network. StepWatch supplies the times;
+// RateGovernor follows the smallest wish of all ranks.
 #pragma once
 
 #include <array>
@@ -21,50 +21,52 @@ namespace dp {
 // sums are in place.
 struct BusyPeriod {
   double begin_s = 0.0, end_s = 0.0;  // of any clock
-  std::uint64_t sent_bytes = 0;       // in it, by this rank
+  std::uint64_t sent_bytes = 0;       // by this rank in this period
   double codec_s = 0.0;               // the part in encoders and decoders
   double peer_wait_s = 0.0;           // the part in which another rank had not begun
   double nap_squares = 0.0;           // the sum of squares of the thread's sleeping times, in s^2
 
   [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
-  // How late a message is noticed. A message that arrives at a random time of a nap waits for half
-  // of the nap in the mean, and it meets naps in proportion to their lengths. But the last of
-  // several messages counts, which doubles this. When computation keeps all cores busy, naps last
-  // for milliseconds.
+  // How late a message is noticed, in the mean. A message that arrives during a nap waits on
+  // average for half of the nap, and is more likely to meet a long nap than a short one. This alone
+  // would give half of the result. It is doubled because the exchange waits for the last of several
+  // messages. When computation keeps all cores busy, naps last for milliseconds.
   [[nodiscard]] double late_s() const {
     return end_s > begin_s ? nap_squares / (end_s - begin_s) : 0.0;
   }
 };
 
-// Estimates the rate of a link from busy periods. With w the bytes of a period, t its time on the
-// wire, p the time in which another rank had not begun, and a the part of t that is latency,
+// Estimates the bandwidth of a link from busy periods. With `w` the bytes of a period, `t` its time
+// on the wire, `p` the time in which another rank had not begun, and `a` the part of `t` that is
+// latency,
 //
-//     w / (t + p) <= rate <= w / (t - a)
+//     w / (t + p) <= bandwidth <= w / (t - a)
 //
 // An estimate outside these bounds moves to the nearer one; an estimate inside stays. Hence a
 // period of few bytes, whose bounds are far apart, changes little. The result is the median of the
 // last kPeriods. The kernel may send while a rank encodes or decodes, so the lower bound may be too
 // high by the fraction of coding time; AutoRate corrects the consequences.
 //
-// On a busy machine threads wake up late, and a is far more than the link's latency: few bytes then
-// take as long as many. Therefore a is the larger of two values. One is the delay with which
-// messages were noticed in the period (BusyPeriod::late_s). The other is learnt from the slope of
-// time over bytes, whenever the bytes of two consecutive periods differ by more than a tenth. If a
-// is half of t or more, there is no upper bound, and the estimate rises again, up to the rate
-// measured before the first step.
+// On a busy machine threads wake up late, and `a` is far more than the link's latency: few bytes
+// then take as long as many. Therefore `a` is the larger of two values. The first is the delay with
+// which messages were noticed in the period (BusyPeriod::late_s). The second is learnt from the
+// slope of time over bytes, whenever the bytes of two consecutive periods differ by more than a
+// tenth. If `a` is half of `t` or more, there is no upper bound, and the estimate rises again, up
+// to the bandwidth measured before the first step.
 class LinkRateEstimate {
  public:
   static constexpr std::size_t kPeriods = 5;
 
-  // `bytes_per_s`: the rate measured before the first step.
+  // `bytes_per_s`: the bandwidth measured before the first step.
   explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s), first_(bytes_per_s) {}
 
-  // least_overhead_s: the time without a byte on the wire, such as latencies and wake-ups.
+  // least_overhead_s: the least time of the period with no byte on the wire, because of latencies
+  // and wake-ups.
   void add(const BusyPeriod& period, double least_overhead_s);
-  // A period spent mostly in waiting for other ranks: it only bounds the rate from below.
+  // Adds a period that was mostly a wait for other ranks. It only bounds the bandwidth from below.
   void add_late(const BusyPeriod& period);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
-  // The time without a byte on the wire, as far as it is known.
+  // The time of a period with no byte on the wire, as far as it is known.
   [[nodiscard]] double overhead_s() const { return overhead_s_; }
 
  private:
@@ -78,7 +80,7 @@ class LinkRateEstimate {
   double square_sum_ = 0.0, product_sum_ = 0.0;  // of differences: bytes^2, bytes x time
   std::array<double, kPeriods> last_times_ = {};
   std::array<double, kPeriods> last_ = {};
-  std::size_t count_ = 0;  // so far
+  std::size_t count_ = 0;  // periods so far
 };
 
 // The *dense forms*, which need no entropy coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
@@ -92,27 +94,28 @@ inline constexpr std::array<DenseForm, 4> kDenseForms{{{4, 4.0 + 32.0 / 2048, "q
                                                        {16, 16.0, "bf16"},
                                                        {32, 32.0, "none"}}};
 
-// The dense form whose bits_per_value equals the plan exactly; 0: none, the values are
-// entropy-coded.
+// The `bits` of the dense form whose bits_per_value equals planned_bits exactly; 0 if there is
+// none, since values are then entropy-coded.
 [[nodiscard]] unsigned dense_bits_of(double planned_bits);
 
-// Chooses whether auto sends a dense form: the finest form for which the links have had room by the
-// factor kMargin for kPatience consecutive steps. When a link carries less than the form needs, it
-// changes at once to a coarser form or to entropy coding, and its patience doubles. The same on all
-// ranks, since it depends only on values that they agree on.
+// Chooses whether `auto` sends a dense form, and which one: the finest form of which the links
+// could have carried kMargin times the bits for kPatience consecutive training steps. When a link
+// carries less than the form in use needs, the choice changes at once to a coarser form or to
+// entropy coding, and finer forms then have to fit for twice as many steps as before. The choice is
+// the same on all ranks, since it depends only on values that they agree on.
 class DenseChoice {
  public:
   static constexpr double kMargin = 1.1;
   static constexpr std::int64_t kPatience = 8, kMostPatience = 1024;  // steps
 
-  // The bits of the next step: a dense form's, or `wished` within the limits. `wished`: the least
-  // wish of all ranks.
+  // Returns the bits a value of the next training step: a dense form's, or `wished` within the
+  // limits. `wished` is the least wish of all ranks.
   double next(double wished, const RateLimits& limits);
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
  private:
   std::int64_t form_ = 0, steps_ = 0,
-               patience_ = kPatience;  // form_: 0, or one more than its place
+               patience_ = kPatience;  // form_: 0, or its index in kDenseForms + 1
 };
 
 struct AutoRateOptions {
@@ -120,13 +123,13 @@ struct AutoRateOptions {
   double latency_s = 0.0;    // one way
 };
 
-// One step of this rank. Times are of one clock.
+// One training step of this rank. All times are of one clock.
 struct StepTimes {
-  double begin_s = 0.0;             // the gradient may be written
-  std::span<const double> ready_s;  // by bucket: its gradients are final
-  double backward_end_s = 0.0;      // all are
+  double begin_s = 0.0;             // the gradient could be written
+  std::span<const double> ready_s;  // by bucket: when its gradients were final
+  double backward_end_s = 0.0;      // all gradients were final
   double next_begin_s = 0.0;        // the next step's begin
-  double exposed_s = 0.0;           // computation stood still for the exchange
+  double exposed_s = 0.0;           // the wait of computation for the exchange
   BusyPeriod busy;
 };
 
@@ -134,35 +137,35 @@ class AutoRate {
  public:
   // The exposed time that is tolerated, as a fraction of the step's computing time.
   static constexpr double kSlack = 0.03;
-  // If more than this fraction of a period was a wait for another rank, it does not lower the
-  // estimate.
+  // If more than this fraction of a period was a wait for another rank, the period does not lower
+  // the estimate.
   static constexpr double kMostPeerWait = 0.2;
   // The least overhead of each message that follows from another one.
   static constexpr double kWakeUp_s = LookPace::kWakeUp_s;
-  // The fraction of a step's exposed time beyond the slack that is subtracted from the next steps'
-  // deadline.
+  // After each step, the deadline of the next ones is brought forward by this fraction of the
+  // step's exposed time beyond the slack.
   static constexpr double kGain = 0.1;
 
-  // `buckets` have elements and fixed bytes; hops and wire_factor are the topology's.
+  // `buckets` need elements and fixed bytes, but no times; hops and wire_factor are the topology's.
   AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,
            const AutoRateOptions& options);
 
   void add(const StepTimes& step);
   // Forgets the times of steps, because later steps will differ; keeps the estimate of the link.
   void forget_times() { steps_ = 0; }
-  // Not limited to RateLimits. Valid if is_known().
+  // The result is not yet limited to RateLimits. It is valid if is_known().
   [[nodiscard]] RateBudget budget() const { return budget_; }
   [[nodiscard]] bool is_known() const { return steps_ > 0; }
   [[nodiscard]] double bytes_per_s() const { return link_.bytes_per_s(); }
 
  private:
-  std::vector<BudgetBucket> buckets_;  // with mean times of the last steps
+  std::vector<BudgetBucket> buckets_;  // their times are means over the last steps
   std::size_t hops_;
   double wire_factor_;
   AutoRateOptions options_;
   LinkRateEstimate link_;
-  double backward_end_s_ = 0.0, compute_s_ = 0.0;  // from a step's begin, means
-  double codec_s_ = 0.0;                           // of a busy period, mean
+  double backward_end_s_ = 0.0, compute_s_ = 0.0;  // means, from a step's begin
+  double codec_s_ = 0.0;                           // mean of a busy period
   // How much earlier than in the model the exchange must end, to make room for coding time that
   // neither computation nor the wire hides. It is learnt from the exposed time, minus other ranks'
   // delays. It is limited to the coding time: fewer bits would not reduce any other exposed time.

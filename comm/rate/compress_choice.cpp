@@ -10,7 +10,7 @@
 namespace dp {
 namespace {
 
-constexpr std::size_t kValuesOfFit = 272'474;  // ResNet-20's
+constexpr std::size_t kValuesOfFit = 272'474;  // parameters of ResNet-20
 
 double number_in(std::string_view text, std::string_view value, double least, double most) {
   double number = 0.0;
@@ -34,7 +34,7 @@ double bits_for(std::size_t ranks, double bits_of_8) {
   return std::min(kMostBits, factor * bits_of_8);
 }
 
-// Sets the codec of auto or fewest, and auto's most_bits.
+// Sets the codec of `auto` or `fewest`, and the most_bits of `auto`.
 void choose_codec(CompressChoice& choice, double bits) {
   const bool sends_own_steps =
       choice.kind == SentKind::velocities || choice.kind == SentKind::adams_steps;

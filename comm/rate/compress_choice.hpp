@@ -1,5 +1,6 @@
-// The value of --compress: a codec; "auto", which is ecq with a rate that follows the link; or
-// "fewest", which is ecq with the fewest bits that are expected to keep the loss.
+// The value of --compress: a codec; "auto", which is ecq with as many bits a value as the link
+// carries; or "fewest", which is ecq with the fewest bits a value that are expected to keep fp32's
+// loss.
 #pragma once
 
 #include <algorithm>
@@ -11,23 +12,23 @@
 
 namespace dp {
 
-// The range of bits a value that auto may send. Fewer than least_bits would cost quality; more than
-// most_bits hardly help. Velocities need fewer bits than gradients
+// The range of bits a value that `auto` may send. Fewer bits than least_bits would raise the loss,
+// and more than most_bits would hardly lower it. Velocities need fewer bits than gradients
 // (experiments/studies/velocity.md).
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
-  // Adam divides lumps by their own size (adam_velocity.hpp), so its gradients need many bits.
-  // Sending Adam's steps with 0.1 bits raised the loss of a GPT of 0.8 million parameters by 2 %;
-  // with 0.35 bits it did not.
+  // Few bits deliver a parameter's gradient in rare lumps, which Adam divides by their own size
+  // (adam_velocity.hpp). Its gradients therefore need many bits. Sending Adam's steps with 0.1 bits
+  // raised the loss of a GPT of 0.8 million parameters by 2 %; with 0.35 bits it did not.
   static constexpr double kLeastForAdam = 2.0, kLeastOfAdamsSteps = 0.35;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
-  bool allows_dense = true;  // if the link carries them; false if the user gave max=
+  bool allows_dense = true;  // also the forms of DenseForm; false if the user gave max=
 
   // The limits at `progress`, the fraction of the run so far (below 0: not known). Unless the user
-  // gave max=, most_bits rises to the bits that a run with a mean of most_bits would plan there
-  // (planned_bits): a run begins with more bits, since error feedback delivers late and a short run
-  // ends before that.
+  // gave max=, most_bits rises to the bits that a run with a mean of most_bits would plan at that
+  // point (planned_bits). A run begins with more bits, since error feedback delivers values late,
+  // and a short run would end before it has delivered them.
   [[nodiscard]] RateLimits at(double progress) const;
 
   [[nodiscard]] double limited(double bits) const {
@@ -35,32 +36,31 @@ struct RateLimits {
   }
 };
 
-// The kind of the exchanged values. The bits of fewest and auto's least_bits depend on it.
+// The kind of the exchanged values. The bits of `fewest` and the least_bits of `auto` depend on it.
 enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
 
-// The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss: fewer for
-// large models, more from 8 ranks on. Fitted to trainings of ResNet-20 and ResNet-18
-// (experiments/studies/fewest.md).
+// The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss. They are
+// fewer for large models, and more if there are more than 8 ranks. Fitted to trainings of ResNet-20
+// and ResNet-18 (experiments/studies/fewest.md).
 [[nodiscard]] double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks);
 
 struct CompressChoice {
-  std::string text = "none";  // as it was given
+  std::string text = "none";  // as the user gave it
   CodecSpec codec = {};
-  std::optional<RateLimits> limits = std::nullopt;  // of auto
-  bool has_velocity_key = false;                    // auto with velocity=
-  bool has_min_key = false;                         // auto with min=
+  std::optional<RateLimits> limits = std::nullopt;  // of `auto`
+  bool has_velocity_key = false;                    // `auto` was given with velocity=
+  bool has_min_key = false;                         // `auto` was given with min=
   bool is_fewest = false;
-  SentKind kind = SentKind::gradients;  // of auto and fewest
+  SentKind kind = SentKind::gradients;  // of `auto` and `fewest`
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
-  // This choice for a run that can or cannot send velocities. If it can, auto and fewest do, unless
-  // velocity= is given.
+  // This choice for a run that can or cannot send velocities. If it can, `auto` and `fewest` send
+  // them, unless velocity= is given.
   [[nodiscard]] CompressChoice with_velocities(bool can_send) const;
-  // This choice for a run in which Adam receives sums of gradients. auto then sends more bits,
-  // unless min= is given.
+  // This choice for a run with Adam. `auto` then sends more bits, unless min= is given.
   [[nodiscard]] CompressChoice for_adam() const;
-  // This choice for a model of `values` parameters: sets the bits of fewest, and auto's least_bits
-  // unless min= is given.
+  // This choice for a model of `values` parameters: sets the bits of `fewest`, and the least_bits
+  // of `auto` unless min= is given.
   [[nodiscard]] CompressChoice for_network(std::size_t values, std::size_t ranks) const;
 };
 

@@ -1,9 +1,9 @@
-// The largest number of bits per value with which the exchange hides behind the backward pass: pure
-// arithmetic, without clock or network.
+// Computes the largest number of bits a value with which the exchange hides behind the backward
+// pass. Pure arithmetic, without clock or network.
 //
 // Model: a host's port carries `goodput_bytes_per_s` in each direction, and buckets go over it one
 // after the other, in their order. Bucket j begins when its own and all earlier buckets' gradients
-// are ready, and when the port is free. At b bits per value it puts
+// are ready, and when the port is free. At b bits a value the bucket puts
 //
 //     w_j(b) = wire_factor x (elements_j x b / 8 + fixed_bytes_j)
 //
@@ -13,9 +13,9 @@
 //     max over i of (r_i + (sum of w_j(b) for j >= i) / goodput),
 //     r_i = max of ready_s over the buckets up to i.
 //
-// It must have left `hops` latencies before the deadline, because the last message arrives that
-// much later. The deadline is the end of backward plus the slack. Each i gives one limit of b; the
-// least of them is the result.
+// The last byte must have left `hops` latencies before the deadline, because it arrives that much
+// later. The deadline is the end of backward plus the slack. Each i gives one limit of b; the least
+// of them is the result.
 //
 // If the fixed bytes and the latencies miss the deadline even at 0 bits, fewer bits do not help.
 // The deadline is then the end of the exchange at 0 bits, plus the slack.
@@ -30,7 +30,7 @@ namespace dp {
 struct BudgetBucket {
   std::size_t elements = 0;
   double ready_s = 0.0;  // when its gradients are final, on the clock of backward_end_s
-  // Payload bytes that do not depend on the rate; counted once, not per leg.
+  // Payload bytes that do not depend on the bits a value; counted once, not for each leg.
   double fixed_bytes = 0.0;
 };
 
@@ -45,12 +45,12 @@ struct RateBudgetSetup {
 };
 
 struct RateBudget {
-  // The largest number of bits per value, the same for all buckets, with which the exchange ends in
+  // The largest number of bits a value, the same for all buckets, with which the exchange ends in
   // time. Infinity if nothing limits it (one rank, or no values).
   double bits_per_value = 0.0;
-  bool fits = true;  // false: at 0 bits the exchange is too late, too
-  // The bucket from whose readiness on the port is busy until the end: this bucket and the later
-  // ones limit the rate. Empty if nothing limits it.
+  bool fits = true;  // false: the exchange is too late even at 0 bits
+  // When this bucket is ready, the port becomes busy and stays busy until the end, so this bucket
+  // and the later ones limit the bits. Empty if nothing limits them.
   std::optional<std::size_t> binding = std::nullopt;
 };
 

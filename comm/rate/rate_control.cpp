@@ -1,7 +1,8 @@
-// Outline: MagnitudeHistogram estimates entropy and error for any quantiser step from counts of
-// magnitudes, and finds steps by bisection. RateController computes in whole numbers (logarithms of
-// steps, debts): start() sets the steps from histograms, update() moves them after each training
-// step, and follow() moves them with the values of a round.
+// Outline: MagnitudeHistogram estimates entropy and error for any step size of the quantiser from
+// counts of magnitudes, and finds step sizes by bisection. RateController computes in whole numbers
+// (logarithms of step sizes, debts): start() sets the step sizes from histograms, update() changes
+// them after each training step, and follow() adapts them to values that are known before their
+// exchange.
 #include "comm/rate/rate_control.hpp"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr double kCodesPerOctave = 2048.0, kLeastOctave = -12.0;
 
-constexpr std::size_t kMostCode = 127;  // of the codec
+constexpr std::size_t kMostCode = 127;  // the codec's largest code
 
 constexpr int kBinShift = 21;  // sign, exponent and two bits of the mantissa remain
 constexpr std::uint32_t kMagnitude = 0x7fffffffu, kNotFinite = 0x7f800000u;
@@ -99,8 +100,8 @@ std::optional<double> MagnitudeHistogram::largest() const {
 double MagnitudeHistogram::step_for(double bits_wanted) const {
   const std::optional<double> most_value = largest();
   if (!most_value) return 0.0;
-  // With a step above twice the largest value all values become zero. With a step below the lower
-  // end the largest value would have no code.
+  // With a step size above twice the largest value, all values become zero. With one below the
+  // lower end of the search, the largest value would have no code.
   double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
   while (most - least > 0.01) {
     const double middle = (most + least) / 2;
@@ -116,7 +117,8 @@ double MagnitudeHistogram::relative_error(double step) const {
     const auto count = static_cast<double>(counts_[bin]);
     const double value = magnitude_of(bin);
     const double code = std::min(std::nearbyint(value / step), double{kMostCode});
-    // A bin is a quarter of an octave wide: over several codes the error is evenly distributed.
+    // A bin is a quarter of an octave wide. For large values that is about a step size or more, so
+    // their errors are taken to be evenly distributed.
     const double error = value > 4 * step ? step / std::sqrt(12.0) : std::abs(value - code * step);
     dropped += count * error * error;
     all += count * value * value;
@@ -150,7 +152,7 @@ void RateController::start_for_error(const std::array<MagnitudeHistogram, kRateS
 }
 
 void RateController::start_with(std::array<double, kRateSites> steps) {
-  // A site without values, or with only zeros, takes the other site's step.
+  // A site without values, or with only zeros, takes the other site's step size.
   if (steps[0] == 0.0) steps[0] = steps[1];
   if (steps[1] == 0.0) steps[1] = steps[0];
   if (steps[0] == 0.0) return;

@@ -1,15 +1,15 @@
-// Rate control: one quantiser step for all tensors and ranks, chosen anew before every training
-// step.
+// Rate control: before every training step it chooses the quantiser's step size, one for all
+// tensors and ranks.
 //
 // Gradients pass two *sites* where they are rounded: a rank's own values on their way to the rank
-// that adds them (partial sums), and the sum on its way to all (totals). Each site has a step of
-// its own, since sums are larger. One step for all tensors gives the least squared error at a given
-// number of bits ("equal slope").
+// that adds them (partial sums), and the sum on its way to all (totals). Each site has a step size
+// of its own, since sums are larger. At a given number of bits, the squared error is least if all
+// tensors have the same step size ("equal slope").
 //
 // Every message of such an exchange carries a *rate note* behind its header: the bytes that the
 // segment's partial sums took so far, a wish (RateWish) or an error (RateErrors), and an alarm. The
 // note of a total is complete, and every rank gets every total. Hence all ranks know the same bytes
-// and wishes after a step, and compute the same quantiser steps for the next one without another
+// and wishes after a step, and compute the same step sizes for the next one without another
 // message. Nothing here communicates, reads a clock, or fails.
 #pragma once
 
@@ -31,19 +31,19 @@ namespace dp {
 
 struct CodecSpec;
 
-// Whether the codec has a rate, which all ranks agree on and from which its step follows: bits= or
-// error= is given.
+// Whether the codec has a rate: bits= or error= is given, and all ranks agree on the step sizes
+// that follow from it.
 [[nodiscard]] bool has_rate(const CodecSpec& spec);
 
-// The bits a value that a rank's link can carry, coded for a message: a whole number that grows
-// with their logarithm. The least of all ranks' wishes decides.
+// The bits a value that a rank's link can carry. A message carries them as a code, a whole number
+// that grows with the logarithm of the bits. The least of all ranks' wishes decides.
 class RateWish {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
 
   RateWish() = default;
-  // Codes 2^-12 bits a value and more, in steps of a factor 2^(1/2048). No wish if `bits` is more
-  // than 2^18 or not a number.
+  // Codes begin at 2^-12 bits a value, and each next one is larger by a factor of 2^(1/2048).
+  // Returns no wish if `bits` is beyond the last code, about 2^20, or not a number.
   static RateWish of_bits(double bits);
   static RateWish of_code(std::uint16_t code) { return RateWish(code); }
 
@@ -67,7 +67,7 @@ struct RateWord {
   std::uint16_t code = kNone;  // a RateWish (auto) or RateErrors (error=)
   bool has_alarm = false;      // a residual has grown too much (ResidualGuard)
 
-  // Combines it with `other`, which is treated as having the same kind.
+  // Combines this word with `other`, which is treated as having the same kind.
   void meet(const RateWord& other) {
     has_alarm = has_alarm || other.has_alarm;
     if (kind == Kind::wish) {
@@ -80,11 +80,12 @@ struct RateWord {
   }
 };
 
-// The bytes that one step has sent, over all ranks. The same on all ranks, except own_squares.
+// The bytes that all ranks together have sent in one training step. The same on all ranks, except
+// own_squares.
 struct RateTally {
   struct Site {
     std::uint64_t bytes = 0;   // of payloads; a forwarded payload counts once
-    std::uint64_t values = 0;  // encoded in them
+    std::uint64_t values = 0;  // the number of values in them
 
     [[nodiscard]] double bits() const {
       return values == 0 ? 0.0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(values);
@@ -117,12 +118,13 @@ class MagnitudeHistogram {
   [[nodiscard]] std::span<std::int64_t> counts() { return counts_; }
   // The entropy, in bits a value, of the values rounded to whole multiples of `step`.
   [[nodiscard]] double bits(double step) const;
-  // The least step, to 1 %, with which the values take at most `bits` bits each; 0 if all values
-  // are 0.
+  // The least step size, to 1 %, with which the values take at most `bits` bits a value; 0 if all
+  // values are 0.
   [[nodiscard]] double step_for(double bits) const;
-  // norm(rounding error) / norm(values) for rounding to whole multiples of `step`; 0 if all are 0.
+  // norm(rounding error) / norm(values) for rounding to whole multiples of `step`; 0 if all values
+  // are 0.
   [[nodiscard]] double relative_error(double step) const;
-  // The largest step, to 1 %, with at most this relative error; 0 if all values are 0.
+  // The largest step size, to 1 %, with at most this relative error; 0 if all values are 0.
   [[nodiscard]] double step_for_error(double relative_error) const;
 
  private:
@@ -132,16 +134,17 @@ class MagnitudeHistogram {
   std::vector<std::int64_t> counts_;
 };
 
-// For segments that choose their own steps (segment_rates.hpp), by site.
+// The plan for segments that choose their own step sizes (segment_rates.hpp), by site.
 struct EvenOrder {
-  // Bits a value, in the mean of all segments. 0: segments use the common step.
+  // Bits a value, in the mean of all segments. 0: segments use the common step size.
   std::array<double, kRateSites> bits = {};
-  std::array<double, kRateSites> share_factors = {1.0, 1.0};  // factors for their shares
+  std::array<double, kRateSites> share_factors = {1.0, 1.0};  // of the segments
 };
 
-// The quantiser steps in force. The exchange's thread reads it during a training step.
+// The quantiser's step sizes in force. The exchange's thread reads the order during a training
+// step.
 struct RateOrder {
-  std::array<float, kRateSites> steps = {};  // 0: the codec chooses a step for each segment
+  std::array<float, kRateSites> steps = {};  // 0: the codec chooses one for each segment
   unsigned dense_bits = 0;                   // EncodeContext::dense_bits
   EvenOrder even = {};
   RateWord word = {};             // of this rank
@@ -153,15 +156,15 @@ struct RateOrder {
   [[nodiscard]] float step(RateSite site) const { return steps[static_cast<std::size_t>(site)]; }
 };
 
-// The rate of a step. The same on all ranks, except for this rank's own values, which are marked.
-// NaN without a rate.
+// The planned and the sent bits of a training step. The same on all ranks, except for values that
+// are marked as this rank's own. NaN if no codec has a rate.
 struct RateReport {
   double planned_bits = kNothing;                                    // a value
   std::array<double, kRateSites> bits = {kNothing, kNothing};        // as sent
-  std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // of the quantiser
-  // With auto. wished_bits: the least of all ranks' hidden_bits, which the next plan follows. This
-  // rank's own: its link's rate, the bits that would hide behind its computation, and the bucket
-  // from which on its link has no time left.
+  std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // next step sizes
+  // Only with `auto`. wished_bits is the least of all ranks' hidden_bits, and the next plan follows
+  // it. The other three are this rank's own: its link's bandwidth, the bits a value that would hide
+  // behind its computation, and the bucket from which on its link has no time left.
   double wished_bits = kNothing;
   double link_bytes_per_s = kNothing, hidden_bits = kNothing;
   std::optional<std::size_t> binding_bucket = std::nullopt;
@@ -170,7 +173,7 @@ struct RateReport {
   double relative_error = kNothing, residual_growth = kNothing;
   double most_growth = 0.0;  // the growth at which the guard acts; 0: never
   std::optional<std::size_t> grown_bucket = std::nullopt;
-  double guard_factor = kNothing;  // factor of the planned bits
+  double guard_factor = kNothing;  // by which the guard raises the planned bits
 
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
   [[nodiscard]] double mean_bits() const { return (bits[0] + bits[1]) / 2; }
@@ -180,38 +183,40 @@ struct RateReport {
   }
 };
 
-// Chooses the quantiser steps so that the planned bits a value are sent in the mean.
+// Chooses the quantiser's step sizes so that the planned bits a value are sent in the mean.
 //
-// The values of the first training step are counted; the quantiser steps of the second one follow
-// from this histogram. From then on, for each site, with b the bits a value that a training step
+// The values of the first training step are counted in a histogram, from which the step sizes of
+// the second one follow. From then on, for each site, with b the bits a value that a training step
 // has taken and B the planned bits,
 //
-//     log step += clamp(gain * (b / B' - 1) - log(next B / B) / 2, +-kMostChange)
+//     log step size += clamp(gain * (b / B' - 1) - log(next B / B) / 2, +-kMostChange)
 //     gain = min(kMostGain, B / 2)
 //     B' = B * (1 - clamp(debt / kHorizon, +-kMostDebt))
 //
-// where debt is the sum of b / B - 1 so far, limited to the range in which it has an effect; it
-// makes the mean over the last steps right, too. In a run of known length RunDebt gives B' instead,
-// and the mean of the run comes right. The second term anticipates a change of the plan: in the
-// long run bits fall about as the inverse square of the step. The gain falls with the bits, because
-// residuals then respond later: a larger step lowers the bits at first by far more than in the long
-// run, when residuals have grown. The error term is b / B - 1 and not log(b / B), since the mean of
-// b is controlled: at few bits the logarithm leads to a limit cycle with 1.6 times the bits.
+// Here `debt` is the sum of b / B - 1 so far, limited to the range in which it has an effect. It
+// makes the mean over the last training steps right, too. In a run of known length, B' comes from
+// RunDebt instead, which makes the mean of the whole run right. The second term anticipates a
+// change of the plan: in the long run bits fall about as the inverse square of the step size. The
+// gain is smaller at few bits, because residuals respond later there: a larger step size lowers the
+// bits at first by far more than in the long run, when residuals have grown. The error term is b /
+// B - 1 and not log(b / B), since the mean of b is controlled: at few bits the logarithm leads to a
+// limit cycle with 1.6 times the planned bits.
 //
-// With an even_order() segments choose their own steps, for B' bits in the mean, and the common
-// step is the reference of their shares. The bits beyond B' show by how much the common step is
-// off. By then the shares have absorbed an eighth of this error (SegmentRates::kWeight). Their
-// share factors undo that, and
+// With an even_order() segments choose their own step sizes so that they take B' bits in the mean,
+// and the common step size is the reference for their shares. The bits beyond B' show by how much
+// the common step size is wrong. By then the shares have absorbed an eighth of this error
+// (SegmentRates::kWeight). The share factors undo that, and
 //
-//     log step += clamp(b / B' - 1 - log(next B / B) / 2, +-kMostEvenChange)
+//     log step size += clamp(b / B' - 1 - log(next B / B) / 2, +-kMostEvenChange)
 //
-// The common step responds at once, but the bits of a single training step move it only a little. A
-// slower response, a larger upward move after a full step, or a faster repayment of the debt makes
-// full and nearly empty steps alternate. Values are then delivered late, and runs with few bits
-// become unstable (ResNet-20, 0.03 bits, masked velocities: a loss of 1.53 instead of 1.34).
+// The common step size responds at once, but the bits of a single training step change it only a
+// little. If it responded more slowly, rose more after a training step with many bits, or repaid
+// the debt faster, training steps with many bits would alternate with nearly empty ones. Values
+// would then be delivered late, and runs with few bits would become unstable (ResNet-20, 0.03 bits,
+// masked velocities: a loss of 1.53 instead of 1.34).
 class RateController {
  public:
-  static constexpr double kMostGain = 0.15, kMostChange = 0.14;  // 15 % a step
+  static constexpr double kMostGain = 0.15, kMostChange = 0.14;  // 0.14: 15 % a training step
   static constexpr double kHorizon = 30.0, kMostDebt = 0.25;
   static constexpr double kMostEvenChange = 0.35, kMostFactor = 8.0;
 
@@ -219,28 +224,30 @@ class RateController {
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
   void start_for_error(const std::array<MagnitudeHistogram, kRateSites>& histograms, double error);
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
-  // The quantiser steps must be found anew.
+  // Forgets that step sizes were found: start() must find them anew.
   void stop() { is_started_ = 0; }
-  // For exchanges whose values are known in advance and differ from the last exchange's (rounds).
-  // Each rank finds the step with which its own values would take the planned bits; own_step()
-  // codes it as this rank's part of a sum over ranks. follow() takes the sum: the steps in force
-  // change by the same factor as the geometric mean of the ranks' own steps has changed since the
-  // last call.
+  // For exchanges whose values are known before they begin and differ from the last exchange's
+  // (RatedRound). Each rank finds the step size with which its own values would take the planned
+  // bits; own_step() codes this step size as the rank's part of a sum over ranks. follow() takes
+  // the sum. It changes the step sizes in force by the factor by which the geometric mean of the
+  // ranks' own step sizes has changed since the last call.
   [[nodiscard]] static std::array<std::int64_t, 2> own_step(double step);  // 0: all values are 0
   void follow(const std::array<std::int64_t, 2>& sum);
-  // Call it after each later step; `bits` was planned for it, `next_bits` is for the next one.
-  // is_even: the step had an even_order().
+  // Call it after each later training step. `bits` was planned for that step, `next_bits` is
+  // planned for the next one. is_even: the step had an even_order().
   void update(const RateTally& tally, double bits, double next_bits, bool is_even = false);
-  // Gradients are this many times as large as at the start of the run: the quantiser steps are
-  // scaled along at once, and follow() begins anew.
+  // From now on gradients are `scale` times as large as at the start of the run. The step sizes
+  // change by the same factor at once, and follow() begins anew.
   void set_scale(double scale);
-  // The next step's values are expected to be this many times as large as the last step's.
+  // Multiplies the step sizes by `ratio`, because the values of the next exchange are expected to
+  // be that many times as large as those of the last one.
   void scale_steps(double ratio);
-  // The order for a step with this many planned bits.
+  // The order for a training step with this many planned bits.
   [[nodiscard]] EvenOrder even_order(double bits) const;
-  // The caller calls its begin_step() and add().
+  // The debt in a run of known length. The caller calls its begin_step() and add().
   [[nodiscard]] RunDebt& run_debt() { return run_debt_; }
-  // Instead, if a relative error is wanted: log step -= kMostGain * log(error / wanted).
+  // Replaces the other update() if a relative error is wanted: log step size -= kMostGain *
+  // log(error / wanted).
   void update(const RateErrors& errors);
   [[nodiscard]] std::array<float, kRateSites> steps() const;
   void list_state(StateVisitor& visitor, const std::string& prefix);
@@ -250,8 +257,8 @@ class RateController {
   // B' of the site.
   [[nodiscard]] double wanted(double bits, std::size_t site) const;
 
-  // Base-2 logarithms of the steps, debts and share factors, as whole multiples of kUnit: ranks
-  // agree even if their logarithms differ in the last bit.
+  // Debts, and base-2 logarithms of step sizes and share factors, as whole multiples of kUnit, so
+  // that ranks agree even if their logarithms differ in the last bit.
   static constexpr double kUnit = 1.0 / 4096.0;
   std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {}, log_factors_ = {};
   RunDebt run_debt_;
@@ -259,8 +266,8 @@ class RateController {
   // The last result of follow(); kUnknown before the first.
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
   std::int64_t followed_ = kUnknown;
-  // Kept exactly, since a logarithm rounded to kUnit would be off by up to 1e-4. Its owner saves
-  // it.
+  // The argument of set_scale(), kept exactly, since a logarithm rounded to kUnit would be off by
+  // up to 1e-4. Not part of list_state(): the caller of set_scale() saves it.
   double scale_ = 1.0;
 };
 

@@ -10,13 +10,14 @@ namespace {
 
 // The guard raises the bits to at most this many.
 constexpr double kMostGuardedBits = 6.0;
-// auto masks velocities (velocity.hpp) only in steps that plan fewer bits than this. Masking
-// removes momentum, and removes more of it the more is delivered. This acts like a lower learning
-// rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of 0.820, without masking
-// 0.864, fp32 0.872. A recipe with a tuned learning rate does not: airbench94 with 0.4 bits ended
-// 1.2 points below fp32. When hardly anything is delivered, both learn alike (ResNet-20 with 0.1
-// bits: 0.896 and 0.899). Adam's steps gain at more bits, too: a GPT with 0.35 bits ends at 2.49,
-// without masking at 2.54, fp32 at 2.50 (experiments/studies/adam.md).
+// `auto` masks velocities (velocity.hpp) only in training steps that plan fewer bits a value than
+// this. Masking removes momentum, and removes more of it the more is delivered. This acts like a
+// lower learning rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of 0.820 with
+// masking and 0.864 without, against 0.872 in fp32. A recipe with a tuned learning rate does not
+// gain: with masking and 0.4 bits, airbench94 ended 1.2 points below fp32. When hardly anything is
+// delivered, masking makes little difference (ResNet-20 with 0.1 bits: 0.896 and 0.899). With
+// Adam's steps it helps at more bits, too: a GPT with 0.35 bits ends at a loss of 2.49 with masking
+// and 2.54 without, against 2.50 in fp32 (experiments/studies/adam.md).
 constexpr double kMostMaskedBits = 0.15, kMostMaskedBitsOfAdam = 0.5;
 
 bool is_dense(double bits) { return dense_bits_of(bits) != 0; }
@@ -66,7 +67,7 @@ void RateGovernor::set_mean_bits(double bits) {
 
 void RateGovernor::set_round(const RatedRound& round) {
   round_ = round;
-  // A look at the values would find the ratio itself.
+  // If values are examined before the exchange, the ratio of the values follows from them.
   if (!is_foreseen()) controller_.scale_steps(round.value_ratio);
 }
 
@@ -112,20 +113,20 @@ void RateGovernor::begin_step(std::uint64_t step, double progress, double now_s,
   if (watch_) watch_->last_is_over(now_s, started_s, round_ ? round_->hidden_share : 0.0);
 }
 
-// False for rounds with a delay (hidden_share above 0): the look is collective, so training would
-// wait here for the slowest rank.
+// False for rounds that overlap computation (hidden_share above 0): examining the values is
+// collective, so training would wait here for the slowest rank.
 bool RateGovernor::looks_at_values() const {
   return is_foreseen() && !is_dense(planned_bits_) && wanted_error_ == 0.0;
 }
 
-// The quantiser step with which this rank's own values would take the planned bits. follow() uses
+// Codes the step size with which this rank's own values would take the planned bits. follow() uses
 // the mean over ranks.
 std::array<std::int64_t, 2> RateGovernor::own_step(const MagnitudeHistogram& values) const {
   return RateController::own_step(values.step_for(planned_bits_));
 }
 
 RateOrder RateGovernor::order(double now_s) {
-  // The time since begin_step(), taken by the look at the values, belongs to no step.
+  // The time since begin_step() was spent examining the values. It belongs to no step.
   if (watch_) watch_->begin(now_s);
   if (!controller_.is_started() && !histograms_ && !is_dense(planned_bits_)) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
@@ -133,7 +134,8 @@ RateOrder RateGovernor::order(double now_s) {
   RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
-    // Ranks report in turn, so that the mean over ranks is controlled.
+    // Only one rank reports in each step, because the largest reported error counts but the mean
+    // over ranks is to be controlled.
     if (number_ % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (watch_ && watch_->rate().is_known()) {
     word.code = RateWish::of_bits(watch_->rate().budget().bits_per_value).code();
@@ -175,7 +177,8 @@ void RateGovernor::end_step(const RateTally& tally, bool is_finite,
   planned_bits_ = next;
 }
 
-// The planned bits of the next step; with auto, from the least wish of all ranks.
+// The planned bits of the next training step. With `auto` they follow from the least wish of all
+// ranks.
 double RateGovernor::next_bits(const RateTally& tally) {
   double next = planned_bits_;
   const RateWish wish = tally.wish();
@@ -188,7 +191,7 @@ double RateGovernor::next_bits(const RateTally& tally) {
 
 void RateGovernor::move_steps(const RateTally& tally, double next_bits, const SumOverRanks& sum) {
   if (is_dense(planned_bits_)) {
-    // Gradients have changed since the quantiser steps were found, so find them anew.
+    // Gradients have changed since the step sizes were found, so find these anew.
     if (!is_dense(next_bits)) controller_.stop();
   } else if (histograms_) {
     for (MagnitudeHistogram& histogram : *histograms_) sum(histogram.counts());
@@ -201,14 +204,14 @@ void RateGovernor::move_steps(const RateTally& tally, double next_bits, const Su
   } else if (wanted_error_ > 0.0) {
     controller_.update(tally.errors());
   } else {
-    // In rounds, follow() adapts the steps to the next round's values.
+    // If the next round's values are examined first, follow() adapts the step sizes to them.
     const bool keeps_plan = is_foreseen() || is_dense(next_bits);
     controller_.update(tally, planned_bits_, keeps_plan ? planned_bits_ : next_bits, is_evened());
   }
 }
 
-// After a step that all ranks skip: the next step has the same plan. The report still has the plan,
-// since another run may repeat this one from its log.
+// Called after a training step that all ranks skip: the next one has the same plan. The report has
+// the plan nevertheless, since another run may repeat this run from its log.
 void RateGovernor::skip_step() {
   report_plan();
   report_.wished_bits = RateReport::kNothing;

@@ -2,16 +2,16 @@
 // it learns from the bytes that were sent.
 //
 // A codec has a rate if its bits a value (ecq:bits=, auto) or its error (ecq:error=) are given. The
-// governor then plans the bits of each step, finds the quantiser steps for them (rate_control.hpp),
-// raises the bits if residuals grow too much (rate_guard.hpp), and with auto follows the links'
-// rates (auto_rate.hpp). Its decisions are the same on all ranks, because they depend only on what
-// all ranks know: the plan, and the rate notes of the messages.
+// governor then plans the bits of each training step, finds the quantiser's step sizes for them
+// (rate_control.hpp), and raises the bits if residuals grow too much (rate_guard.hpp). With `auto`
+// it follows the bandwidths of the links (auto_rate.hpp). Its decisions are the same on all ranks,
+// because they depend only on what all ranks know: the plan, and the rate notes of the messages.
 //
 // The calls of a step, in their order:
 //     begin_step
 //     follow           only if looks_at_values()
 //     order            the exchange's input
-//     watch()->...     with auto: the step's times
+//     watch()->...     with `auto`: the step's times
 //     end_step
 //
 // Nothing here communicates or reads a clock: the caller does both. A wrong combination of options
@@ -38,23 +38,23 @@
 namespace dp {
 
 struct RateGovernorOptions {
-  std::string compress;  // the user's spelling, for messages
+  std::string compress;  // as the user spelt it, for error messages
   std::string topology;
-  std::optional<RateLimits> limits = std::nullopt;  // of auto
+  std::optional<RateLimits> limits = std::nullopt;  // of `auto`
   // GradientSyncOptions::planned_bits
   std::vector<double> planned_bits = {};
   bool is_adam = false;  // velocities are Adam's steps
 };
 
-// An exchange in rounds (--sync-every): only some steps have one. Its values are known before it
-// begins, and they differ too much from the last round's, so a codec with a rate examines them
-// first.
+// A round is an exchange in a run with --sync-every, in which only some training steps have an
+// exchange. The values of a round are known before it begins, and they may differ much from the
+// last round's. Hence a codec with a rate examines them first, unless hidden_share is above 0.
 struct RatedRound {
   std::uint64_t number = 0;
   // The fraction of the computing time between two exchanges that overlaps an exchange. If it is 0,
-  // begin_step() of the exchange is collective.
+  // GradientSync::begin_step() is collective.
   double hidden_share = 0.0;
-  // The expected ratio of its values to the last round's; the same on all ranks.
+  // The expected ratio of this round's values to the last round's; the same on all ranks.
   double value_ratio = 1.0;
 };
 
@@ -66,44 +66,46 @@ class RateGovernor {
   // `spec` has a rate (has_rate).
   RateGovernor(const CodecSpec& spec, RateGovernorOptions options);
 
-  // Call it before the first step. watch: with auto, unless this rank sends nothing.
+  // Call it before the first step. `watch` is given with `auto`, unless this rank sends nothing.
   void connect(int rank, int ranks, std::optional<StepWatch> watch);
 
-  // ---- before a step progress: the fraction of the run before this step; below 0: not known.
-  // started_s: see StepWatch::last_is_over.
+  // ---- before a step
+  // progress: the fraction of the run before this step; negative if it is not known. started_s: see
+  // StepWatch::last_is_over.
   void begin_step(std::uint64_t step, double progress, double now_s,
                   std::span<const double> started_s);
   // Whether this step's values are examined before their exchange.
   [[nodiscard]] bool looks_at_values() const;
-  // This rank's part of the sum over ranks for follow(), from its own values.
+  // This rank's part of the sum over ranks that follow() takes, from its own values.
   [[nodiscard]] std::array<std::int64_t, 2> own_step(const MagnitudeHistogram& values) const;
   void follow(const std::array<std::int64_t, 2>& sum) { controller_.follow(sum); }
   // The order for the exchange. Its pointers are valid until end_step().
   [[nodiscard]] RateOrder order(double now_s);
 
-  // ---- after a step is_finite: false if all ranks skip the step. grown_bucket: see StepVerdict.
+  // ---- after a step
+  // is_finite: false if all ranks skip the step. grown_bucket: see StepVerdict.
   void end_step(const RateTally& tally, bool is_finite, std::optional<std::size_t> grown_bucket,
                 const SumOverRanks& sum);
   [[nodiscard]] const RateReport& report() const { return report_; }
 
   [[nodiscard]] bool is_auto() const { return options_.limits.has_value(); }
-  // With auto; null without it.
+  // Null without `auto`.
   [[nodiscard]] StepWatch* watch() { return watch_ ? &*watch_ : nullptr; }
 
   // ---- between steps, the same on all ranks
-  // Whether the user gave a mean of the bits, which can be changed.
+  // Whether the user gave a mean of the bits a value, which set_mean_bits() can change.
   [[nodiscard]] bool has_mean_bits() const { return mean_bits_ > 0.0 && !is_auto(); }
-  // Throws Error(usage) for a number that the key does not allow.
+  // Throws Error(usage) for a number that bits= does not allow.
   void set_mean_bits(double bits);
-  // From the next exchange on, all exchanges are rounds.
+  // Call it before each round; from the first call on, all exchanges are rounds.
   void set_round(const RatedRound& round);
-  // The number of exchanges in which a gradient takes part, as momentum repeats it. The limit of
-  // residuals (growth= of ecq) is multiplied by it.
+  // Sets the number of exchanges in which a gradient takes part because momentum repeats it. The
+  // limit of residuals (growth= of ecq) is multiplied by it.
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
-  // Gradients are this many times as large as at the start of the run.
+  // From now on gradients are `scale` times as large as at the start of the run.
   void set_scale(double scale) { controller_.set_scale(scale); }
-  // Later values will differ from the values so far: finds the quantiser steps anew, and forgets
-  // times.
+  // Call it when later values will differ from the values so far. Finds the step sizes anew and
+  // forgets the times of steps.
   void start_anew(double scale);
   void list_state(StateVisitor& visitor);
 
@@ -111,10 +113,10 @@ class RateGovernor {
   void check(bool has_feedback) const;
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
-  // Whether segments choose their own steps. If the values are examined before the exchange, all
-  // segments take the common step.
+  // Whether segments choose their own step sizes. If the values are examined before the exchange,
+  // all segments take the common step size.
   [[nodiscard]] bool is_evened() const { return !is_foreseen() && wanted_error_ == 0.0; }
-  // Whether the quantiser step follows from the values of the exchange itself.
+  // Whether the step size follows from the values of the exchange itself.
   [[nodiscard]] bool is_foreseen() const { return round_ && round_->hidden_share == 0.0; }
   [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }
   [[nodiscard]] double next_bits(const RateTally& tally);
@@ -125,7 +127,8 @@ class RateGovernor {
   void report_step(const RateTally& tally);
 
   RateGovernorOptions options_;
-  // The mean of the run (bits=) or the wanted error (error=); 0: the other one is given.
+  // The mean bits a value of the run (bits=) and the wanted error (error=). The one that is not
+  // given is 0.
   double mean_bits_, wanted_error_;
   double most_growth_;  // limit of residual / gradient; 0: none
   double exchanges_of_gradient_ = 1.0;
@@ -139,7 +142,7 @@ class RateGovernor {
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::optional<StepWatch> watch_;
 
-  // The running step.
+  // Of the running training step.
   std::uint64_t number_ = 0;  // the number of the step or of the round
   double progress_ = -1.0;
   double planned_bits_;

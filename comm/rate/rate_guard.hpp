@@ -45,7 +45,7 @@ using SiteSquares = std::array<EncodedSquares, kRateSites>;
 }
 
 // A rank's relative errors divided by the wanted error, coded for a message: a byte for each site,
-// from 1/4 to 4 in steps of 1 %. The largest error of all ranks counts.
+// from 1/4 to 4 in increments of 1 %. The largest error of all ranks counts.
 class RateErrors {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
@@ -85,7 +85,7 @@ class ResidualGuard {
   }
 
  private:
-  // 9 % up and 0.5 % down; 16 times the bits at most.
+  // One update raises the bits by 9 % or lowers them by 0.5 %, up to 16 times the planned bits.
   static constexpr double kUnit = 1.0 / 128.0;
   static constexpr std::int64_t kUp = 16, kDown = 1, kMost = 4 * 128;
   std::int64_t level_ = 0;

@@ -6,7 +6,8 @@
 namespace dp {
 namespace {
 
-// The first step has kFirst times the bits of the second half, limited to kMostFirstBits.
+// A run's first training step has kFirst times the bits of the steps in its second half, but at
+// most kMostFirstBits.
 constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
 
 // The factor that normalises the plan to a mean of 1 if the first step has `first` times the bits

@@ -17,24 +17,26 @@ namespace dp {
 //
 //     mean * c * first^max(0, 1 - 2 progress)     with c so that the mean over the run is `mean`
 //
-// and first = 6, or less if the run would otherwise begin with more than 2.5 bits.
-// A run begins finer than it ends, since error feedback delivers late, and a short run ends before
-// that. If the length is not known (progress below 0), the result is `mean`.
+// Here `first` is 6, or less if the run would otherwise begin with more than 2.5 bits. A run begins
+// with more bits than it ends with, since error feedback delivers values late, and a short run
+// would end before it has delivered them. If the length of the run is not known (progress below 0),
+// the result is `mean`.
 [[nodiscard]] double planned_bits(double mean, double progress);
 // The integral of the plan from 0 to progress (at least 0); planned_up_to(mean, 1) is `mean`.
 [[nodiscard]] double planned_up_to(double mean, double progress);
 
-// The distance of a run of known length from its plan, by site. For a step that takes the fraction
-// dp of the run and has sent b bits a value, with P = planned_up_to, the debt is
+// The debt of a run of known length, by site: by how much the run has exceeded its plan so far. If
+// a training step takes the fraction dp of the run and sends b bits a value, then, with P =
+// planned_up_to and the guard's factor (begin_step),
 //
 //     debt = sum of (b dp - factor * (P(end) - P(begin)))        over the steps that sent anything
 //
-// The rest of the plan pays for it: all later steps, the next ones and the last ones, by the same
-// fraction of their bits. Hence the mean comes right, and the correction does not concentrate on
-// the fine steps at the beginning.
+// The rest of the run repays the debt: all later training steps give up the same fraction of their
+// bits. Hence the mean of the run comes right, and the correction does not concentrate on the steps
+// with many bits at the beginning.
 class RunDebt {
  public:
-  static constexpr double kMostShare = 0.5;  // the largest fraction of a step's bits that pays
+  static constexpr double kMostShare = 0.5;  // the largest fraction that a step gives up
   // A debt is spread over at least this many steps, so that the last steps do not follow the noise
   // of the steps before them.
   static constexpr double kLeastSteps = 8.0;
@@ -51,7 +53,7 @@ class RunDebt {
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
  private:
-  static constexpr double kUnit = 0x1p-32;  // of debts_, which are whole numbers
+  static constexpr double kUnit = 0x1p-32;  // the unit of debts_, which are whole numbers
   std::array<std::int64_t, kRateSites> debts_ = {};
   // The last step's values. They are added when the progress of the next step is known.
   std::array<double, kRateSites> sent_ = {-1.0, -1.0};  // bits a value; below 0: nothing

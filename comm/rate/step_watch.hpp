@@ -1,5 +1,5 @@
-// Collects the times of this rank's steps for auto (auto_rate.hpp): gathers them during a step and
-// adds them to the estimate when the next step begins.
+// Collects the times of this rank's training steps for `auto` (auto_rate.hpp). The times of a step
+// are added to the estimate when the next step begins.
 //
 // The calls of a step, in their order:
 //     last_is_over     the previous step is over, and its times are complete
@@ -39,7 +39,7 @@ class StepWatch {
   AutoRate rate_;
   std::vector<double> ready_s_;  // by bucket
   StepTimes times_;
-  bool has_times_ = false;  // times_ are of a step that rate_ does not have yet
+  bool has_times_ = false;  // times_ has a step that was not added to rate_ yet
 };
 
 }  // namespace dp

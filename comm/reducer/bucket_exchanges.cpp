@@ -1,6 +1,7 @@
 // Outline: make_exchange() creates the state that a bucket's codec needs, makes the exchange of the
-// codec's kind, and wraps it: spaced (every k-th step) inside, velocity outside. The rest computes
-// bytes, hops and plans from the same shapes.
+// codec's kind, and wraps it, first in a spaced exchange (for buckets that are sent only in every
+// k-th step), then in a velocity exchange. The rest of the file computes bytes, hops and plans from
+// the same shapes.
 #include "comm/reducer/bucket_exchanges.hpp"
 
 #include <algorithm>
@@ -64,7 +65,7 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
   }
 }
 
-// Makes only the exchanges that differ from the present ones, and large enough buffers.
+// Makes only the exchanges whose codec differs from the present one.
 void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs) {
   DP_ASSERT(codecs.size() == buckets_.size(), "{} codecs for {} buckets", codecs.size(),
             buckets_.size());
@@ -108,7 +109,7 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
   ExchangeRequest request = {
       .setup = {.transport = &transport(),
                 .bucket = checked_cast<std::uint32_t>(b),
-                // The numbers do not depend on the codec, so that a warm-up's exchanges can be
+                // Stream numbers do not depend on the codec, so that a warm-up's exchanges can be
                 // replaced.
                 .stream = checked_cast<std::uint32_t>(b * most_streams()),
                 .offset = bucket.offset,
@@ -167,7 +168,7 @@ std::optional<std::uint64_t> BucketExchanges::wire_bytes(std::size_t bucket) con
   return bytes / spacing_of(bucket, buckets_[bucket].codec);
 }
 
-// Without a residual, as in a warm-up, every step exchanges.
+// Without a residual, as in a warm-up, every training step has an exchange.
 std::uint32_t BucketExchanges::spacing_of(std::size_t bucket, const CodecSpec& spec) const {
   return spec.feedback && state_.has_residual() ? buckets_[bucket].every : 1;
 }

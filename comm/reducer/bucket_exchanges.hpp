@@ -39,7 +39,8 @@ struct ElementRange {
 
 class BucketExchanges {
  public:
-  // Communicator, gradient and options outlive this object. Throws as Reducer does.
+  // Communicator, gradient and options outlive this object. Throws what Reducer's constructor
+  // throws.
   BucketExchanges(Communicator& communicator, std::span<float> gradient,
                   std::vector<Bucket> buckets, const ReducerOptions& options);
 
@@ -61,7 +62,7 @@ class BucketExchanges {
   // The sum of squares of the bucket's residual; 0 if its codec has no feedback.
   [[nodiscard]] double residual_squares(std::size_t bucket) const;
 
-  // About one exchange of that bucket; see Reducer.
+  // These describe one exchange of that bucket. Reducer documents the functions of the same names.
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
@@ -79,7 +80,7 @@ class BucketExchanges {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
   }
   [[nodiscard]] std::size_t rank() const { return static_cast<std::size_t>(mpi_.rank()); }
-  // The floats of each sum that the topology carries, one after the other.
+  // The lengths, in floats, of the sums that an exchange of the bucket makes one after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
 
   const ReducerOptions& options_;
@@ -89,7 +90,7 @@ class BucketExchanges {
   MpiTransport mpi_;
   std::optional<ThrottledTransport> throttled_;
   std::unique_ptr<Codec> exact_;
-  std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
+  std::vector<std::unique_ptr<Codec>> codecs_;  // null: the bucket uses exact_
   CodecThreads threads_;
   RateOrder rate_;  // of buckets whose codec has a rate
   GradientState state_;

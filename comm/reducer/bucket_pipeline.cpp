@@ -10,8 +10,8 @@
 namespace dp {
 namespace {
 
-// Keeps it until the process ends, since transfers that are under way may still read and write it.
-// It stays reachable, so that a leak check does not report it.
+// Keeps `owned` until the process ends, since transfers that are under way may still read and write
+// it. The memory stays reachable, so that a leak check does not report it.
 template <class T>
 void keep_for_ever(std::vector<std::unique_ptr<T>>& owned) {
   static std::mutex mutex;

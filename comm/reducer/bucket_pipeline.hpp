@@ -9,12 +9,12 @@
 //                exchange runs on this rank
 //     delivered  its sum is in place
 //     done       its transfers have ended too; the set goes to the next bucket
-// Buckets start in their order, which is the same on all ranks. The other states may come in any
-// order. next_delivered() reports the sums in the order of the buckets.
+// Buckets start in their order, which is the same on all ranks. They may reach the later states in
+// any order. next_delivered() reports the sums in the order of the buckets.
 //
 // The owner calls look() repeatedly; nothing here waits, sleeps or measures. One thread uses a
-// pipeline. Nothing is allocated in a step. Failures are the exchanges' (exchange.hpp); the
-// pipeline cannot continue after one.
+// pipeline. Nothing is allocated in a step. Failures come from the exchanges (exchange.hpp); the
+// pipeline cannot continue after a failure.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +43,8 @@ class BucketPipeline {
   // At most `in_flight` buckets are posted and not done. `device` needs access to the buffers;
   // null: only the host does.
   BucketPipeline(std::size_t buckets, std::size_t in_flight, Device* device, PipelineHooks hooks);
-  // If it is destroyed in the middle of a step, transfers may still write, so exchanges and buffers
-  // are kept until the process ends.
+  // If the pipeline is destroyed in the middle of a step, transfers may still write into buffers,
+  // so exchanges and buffers are kept until the process ends.
   ~BucketPipeline();
   BucketPipeline(const BucketPipeline&) = delete;
   BucketPipeline& operator=(const BucketPipeline&) = delete;

@@ -9,8 +9,8 @@ namespace dp {
 
 class BucketTracker {
  public:
-  // bucket_of_tensor[t]: the bucket that holds tensor t.
   BucketTracker() = default;  // without tensors
+  // bucket_of_tensor[t]: the bucket that holds tensor t.
   explicit BucketTracker(std::vector<std::size_t> bucket_of_tensor)
       : bucket_of_tensor_(std::move(bucket_of_tensor)) {
     for (const std::size_t bucket : bucket_of_tensor_) {

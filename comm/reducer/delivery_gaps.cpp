@@ -6,8 +6,8 @@
 namespace dp {
 namespace {
 
-// In blocks, so that the inner loop is vectorised. A tensor that is served usually has a nonzero
-// value in one of the first blocks.
+// Searches in blocks, so that the inner loop is vectorised. A tensor of which something was
+// delivered usually has a nonzero value in one of the first blocks.
 bool are_zeros(std::span<const float> values) {
   constexpr std::size_t kBlock = 512;
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {

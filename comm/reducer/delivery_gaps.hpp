@@ -1,9 +1,9 @@
 // Counts, for each tensor, the consecutive exchanges that have delivered nothing of it.
 //
-// At few bits a codec may leave out a tensor of small values repeatedly while others are served;
-// the sums are then zero in the whole tensor. Sums are the same on all ranks, so all ranks count
-// the same. This is telemetry, not state: a resumed run counts anew. Nothing here communicates or
-// fails.
+// At few bits a codec may leave out a tensor of small values repeatedly while it sends other
+// tensors; the sums are then zero in the whole tensor. Sums are the same on all ranks, so all ranks
+// count the same gaps. This is telemetry, not state: a resumed run counts anew. Nothing here
+// communicates or fails.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,16 @@ namespace dp {
 
 class DeliveryGaps {
  public:
-  // In exchanges. `now`: since something of the tensor was last delivered; `longest`: the longest
-  // gap that ended or lasted since the last take(), with its exchanges before that call.
+  // Gaps are counted in exchanges. `now` is the number of exchanges since something of the tensor
+  // was last delivered. `longest` is the longest gap that ended or continued since the last take(),
+  // including the part of it before that call.
   struct Gap {
     std::size_t tensor = 0;  // in the order of the buckets
     std::uint64_t now = 0, longest = 0;
     friend bool operator==(const Gap&, const Gap&) = default;
   };
 
-  DeliveryGaps() = default;  // of no tensors
+  DeliveryGaps() = default;  // watches no tensors
   // Tensors that are sent in fp32 are not watched.
   explicit DeliveryGaps(const std::vector<Bucket>& buckets);
 

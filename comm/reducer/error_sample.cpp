@@ -49,7 +49,8 @@ ErrorSample::ErrorSample(std::span<float> gradient, std::span<const Bucket> buck
   all_squares_.resize(buckets.size() * parts);
 }
 
-// The codec none writes floats as they are, from host memory or a GPU's.
+// Copies by encoding with the codec `none`, which leaves floats unchanged and reads host memory or
+// a GPU's.
 void ErrorSample::copy(std::size_t bucket, std::span<float> to) {
   std::size_t at = first_value_[bucket];
   for (std::size_t i = first_run_[bucket]; i < first_run_[bucket + 1]; ++i) {
@@ -83,7 +84,7 @@ std::span<const ErrorSample::Result> ErrorSample::compare(Communicator& communic
     results_[b] = {.sent_bytes = (last - first - (own_last - own_first)) * sizeof(float) +
                                  (ranks - 1) * sizeof(Squares)};
   }
-  // Both calls have a checksum for each other rank.
+  // In both collective calls a rank sends a checksum to each other rank.
   if (!results_.empty()) results_.front().sent_bytes += 2 * (ranks - 1) * kSealBytes;
   communicator.all_gather(std::span<const Squares>(own_squares_), std::span(all_squares_));
   for (std::size_t i = 0; i < all_squares_.size(); ++i) {

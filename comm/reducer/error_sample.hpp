@@ -1,16 +1,17 @@
-// Compares an exchange's delivered sum with the exact sum: telemetry of a single step now and then.
+// Telemetry: compares an exchange's delivered sum with the exact sum, in a single training step now
+// and then.
 //
 // The sample of a bucket is up to 16 evenly spaced runs of 256 floats, or the whole bucket if it
-// has up to 4,096 floats. Their values are copied before and after the exchange. Each rank then
-// gets all ranks' inputs of its part of the samples, 1/P of them, and adds them in double, in the
-// order of ranks. The error therefore includes everything: values dropped in this step, and
-// residuals of earlier steps that this step delivered. The squares of all parts are added up over
-// ranks.
+// has up to 4,096 floats. The sampled values are copied before and after the exchange. Each of the
+// P ranks then gets all ranks' inputs for its part of the samples, 1/P of them, and adds these in
+// double precision, in the order of ranks. The error therefore includes everything: values dropped
+// in this step, and residuals of earlier steps that this step delivered. The squares of all parts
+// are added up over ranks.
 //
-// Cost: a rank sends its sample in fp32 except for its own part, 4 (P-1)/P bytes a value, and 16
-// (P-1) bytes a bucket. The sample is small because codecs send few bytes: once in 157 steps of
-// ResNet-20 on 4 ranks, it takes a thirtieth of ecq's bytes at 0.05 bits a value. Failures are the
-// communicator's.
+// Cost: a rank sends 4 (P-1)/P bytes for each sampled value (fp32, without its own part), and 16
+// (P-1) bytes for each bucket. The sample is small because codecs send few bytes: taken once in 157
+// training steps of ResNet-20 on 4 ranks, it costs a thirtieth of the bytes that ecq sends at 0.05
+// bits a value. Failures are the communicator's.
 #pragma once
 
 #include <cstdint>
@@ -46,10 +47,12 @@ class ErrorSample {
   // Whether the running step is compared.
   [[nodiscard]] bool is_on() const { return is_on_; }
 
-  // Copy the bucket's sample before its exchange starts and when its sum is in place.
+  // Copy the bucket's sample. Call take_input before the bucket's exchange starts, and
+  // take_delivered when its sum is in place.
   void take_input(std::size_t bucket) { copy(bucket, inputs_); }
   void take_delivered(std::size_t bucket) { copy(bucket, delivered_); }
-  // Collective, after both for all buckets. By bucket; the squares are the same on all ranks.
+  // Collective. Call it after both copies of all buckets. Returns a result for each bucket; the
+  // squares are the same on all ranks.
   [[nodiscard]] std::span<const Result> compare(Communicator& communicator);
 
  private:
@@ -66,7 +69,7 @@ class ErrorSample {
   bool is_wanted_ = false, is_on_ = false;
   std::vector<Run> runs_;
   std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
-  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; as above
+  std::vector<std::size_t> first_of_rank_;            // by rank; one more for the end
   BufferSet memory_;                                  // host memory that the device reaches
   std::span<float> inputs_, delivered_;
   std::vector<float> all_;                          // all ranks' inputs of this rank's part

@@ -159,8 +159,9 @@ void ExchangeMeter::bucket_delivered(std::size_t bucket) {
                .kind = TraceKind::bucket});
 }
 
-// Traces as a wait the time since the last look in which no codec and no hook ran, as in account():
-// a wait for a rank if the oldest bucket that is not done waits for one, otherwise for the network.
+// Adds waits to the trace: the time since the last look in which no codec and no hook ran, as in
+// account(). It is a wait for a rank if the oldest bucket that is not done waits for a rank,
+// otherwise a wait for the network.
 void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_point until) {
   TraceTrack& track = *trace_;
   if (!track.is_on() || end == 0) return;

@@ -9,8 +9,8 @@
 //     peer_wait  the part of the rest while a rank has not begun the oldest bucket in flight
 //     wire       the remainder
 //
-// The clock is a parameter for tests. One thread uses a meter. Only take() allocates, and nothing
-// here fails.
+// The clock is a parameter so that tests can replace it. One thread uses a meter. Only take()
+// allocates, and nothing here fails.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace dp {
 
 // The times of one bucket, or of all. Times are seconds of the reducer's thread.
 struct CommCost {
-  double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
+  double comm_s = 0.0;    // wall time with this bucket (in the total: any) in flight
   double encode_s = 0.0;  // the part of comm_s in encoders and the caller's hooks
   double decode_s = 0.0;
   // The part of comm_s spent waiting for a rank that has not begun the oldest bucket in flight.
@@ -50,8 +50,8 @@ struct CommCost {
   double delivered_error_squares = 0.0;
   double delivered_value_squares = 0.0;
   std::uint64_t sample_bytes = 0;
-  // Only in the total: the operations' gatherings (prompt_gather.hpp). Their time is part of
-  // comm_s, their bytes are not part of sent_bytes.
+  // Only in the total: the gatherings of operations (prompt_gather.hpp). Their time is part of
+  // comm_s, but their bytes are not part of sent_bytes.
   GatherCost gathered;
 
   [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
@@ -80,12 +80,12 @@ class ExchangeMeter {
   // Adds the time since the last skip() or account() to the buckets of [first, end) that are not
   // done, and to the total.
   void account(std::size_t first, std::size_t end);
-  // Adds the same time to the total alone: no bucket was in flight, and a gathering was.
+  // Adds that time to the total alone, since a gathering was in flight but no bucket.
   void account_gathering();
-  // Adds the same time to the total, as a wait for later ranks in which little was sent.
+  // Adds that time to the total, as a wait for ranks that are later than this one.
   void account_waiting();
-  // Adds the time of the caller's work on a bucket. Call it before the account() that covers that
-  // time. A bucket that is done counts as in flight again for this time.
+  // Adds the time of the caller's work on a bucket. Call it before the account() that covers this
+  // time. If the bucket is done already, it counts as in flight for this time nevertheless.
   void add_hook(std::size_t bucket, double hook_s);
   void add_error(std::size_t bucket, const ErrorSample::Result& result);
 

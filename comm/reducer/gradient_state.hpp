@@ -35,7 +35,7 @@ class GradientState {
   // Null if there is none.
   [[nodiscard]] LocalMomentum* velocity() { return velocity_.get(); }
 
-  // Create it, filled with zeros, unless it exists.
+  // Create the residual or the velocity, filled with zeros, unless it exists.
   void need_residual();
   void need_velocity(const VelocityOptions& options);
   void need_adam(std::span<const TensorSlot> tensors, const AdamVelocityOptions& options);

@@ -1,8 +1,8 @@
 // Outline: the caller's functions post jobs or set flags. begin_step() posts the step's two jobs:
 // deliver_sums(), until every bucket's sum is in place, and end_transfers(), until this rank has
-// forwarded everything to others. Both are exchange_until(), the loop that looks at gatherings and
-// buckets, adds up times, hands over sums, and rests when nothing has moved. A failure on the
-// thread ends it, and the caller's next call throws it.
+// forwarded everything to others. Both run exchange_until(), the loop that looks at gatherings and
+// buckets, adds up times, hands over sums, and rests when nothing has moved. A failure ends the
+// thread, and the caller's next call throws the failure.
 #include "comm/reducer/reducer.hpp"
 
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace dp {
 namespace {
 
 using namespace std::chrono_literals;
-// The thread's sleeps when no bucket is in flight: in a step, when a neighbour's messages may
-// arrive, and between steps, when only other ranks' pings may arrive.
+// How long the thread sleeps at a time when no bucket is in flight. In a step, messages of other
+// ranks may arrive; between steps, only their pings.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
 // While an operation waits for other ranks' floats, the thread sleeps for an eighth of the time
-// waited so far, but at least the first and at most the second of these.
+// waited so far, but at least kRestInGather and at most kMostRestInGather.
 constexpr auto kRestInGather = 20us, kMostRestInGather = 500us;
 // The interval at which other ranks' pings are answered in a step.
 constexpr auto kServe = 20ms;
@@ -80,8 +80,8 @@ Reducer::~Reducer() {
   if (options_.desk != nullptr) options_.desk->close(nullptr);
   try {
     thread_->throw_failure();
-    // The others need the messages of a step that this rank may have finished. Once MPI has them,
-    // it delivers them until MPI_Finalize.
+    // The other ranks still need this rank's messages of the last step. Once MPI has these
+    // messages, it delivers them, in MPI_Finalize at the latest.
     if (gather_) gather_->let_go();
     for (const auto& exchange : pipeline_.exchanges()) exchange->let_go();
   } catch (...) {

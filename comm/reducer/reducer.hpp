@@ -13,8 +13,9 @@
 // the thread and by every later call; the job cannot continue. If a reducer is destroyed in the
 // middle of a step, the thread stops, and transfers remain under way until the job ends.
 //
-// All ranks make the same calls in the same order, except for bucket_ready. One thread calls; any
-// thread may call bucket_ready. From the second step on nothing is allocated.
+// All ranks make the same calls in the same order, except for bucket_ready. Only one thread may
+// call these functions, except bucket_ready, which any thread may call. From the second step on
+// nothing is allocated.
 //
 // With a GPU the gradient may be in the GPU's memory (ReducerOptions::device). Or it is in host
 // memory: buckets are copied there before the exchange and back after it (on_delivered). In both
@@ -58,7 +59,7 @@
 namespace dp {
 
 struct StepVerdict {
-  bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
+  bool finite = true;  // false: some gradient was not finite; all ranks skip the step
   // If `finite` is false: the index of the first value of this rank's own gradient that is not
   // finite, in the order of the buckets; kAllFinite if there is none.
   std::size_t first_not_finite = Exchange::kAllFinite;
@@ -87,8 +88,8 @@ class Reducer {
 
   void begin_step(std::uint64_t step);
   void bucket_ready(std::size_t bucket);
-  // If the verdict is not finite, the owners of the delivered sums have put them back into their
-  // residuals (if they have any), so that nothing is lost with the step.
+  // If the verdict is not finite, each delivered sum has been added to the residual of the rank
+  // that owns it (if there is a residual), so that nothing is lost with the step.
   StepVerdict wait_step();
 
   // Collective, between steps. From the next step on bucket b has codecs[b]. Residuals are kept: a
@@ -113,12 +114,13 @@ class Reducer {
     return thread_->run([&] { return f(communicator_); });
   }
 
-  // Collective, like run(): a sum of few values, between steps. The wait for the last rank counts
-  // as communication time.
+  // Collective, like run(). Replaces a few values by their sums over all ranks, between steps. The
+  // wait for the last rank counts as communication time.
   void all_sum(std::span<std::int64_t> values);
 
   // The exchanges' costs since the last call. Waits for the thread as run() does. It reads all
-  // residuals for their norms, which takes as long as an addition of the gradient.
+  // residuals for their norms, which takes about as long as adding two arrays of the gradient's
+  // length.
   [[nodiscard]] CommTimes take_times();
   // The same in two calls, without the residuals' norms: the first returns at once, the second
   // waits. A step that begins between them is not included. Do not call take_times() between them.
@@ -151,13 +153,13 @@ class Reducer {
     return exchanges_.owned_by_this_rank(bucket);
   }
   // The number of consecutive message latencies in one exchange of that bucket: the topology's
-  // hops, for powersgd once for each of its two exchanges.
+  // hops, counted twice for powersgd, which makes two sums one after the other.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const { return exchanges_.hops(bucket); }
-  // For this rank.
+  // Topology::wire_factor of this rank.
   [[nodiscard]] double wire_factor(std::size_t bucket) const {
     return exchanges_.wire_factor(bucket);
   }
-  // Between steps, after all transfers of the last one: residual and velocity.
+  // Residual and velocity. Use them only between steps, after all transfers of the last step.
   [[nodiscard]] GradientState& state() { return exchanges_.state(); }
   // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
@@ -165,10 +167,11 @@ class Reducer {
   [[nodiscard]] std::span<float> residual() const { return exchanges_.state().residual(); }
   // Between steps; waits until all transfers of the last one have ended.
   void scale_residual(float factor);
-  // Scales velocities, too: from now on gradients are this many times as large.
+  // Scales residual and velocity, because gradients will be `factor` times as large from now on.
   void scale_memory(float factor);
-  // Between steps: this rank is doing work of its own, and has finished another piece. Until the
-  // next step begins, it reports to the others that it is busy and advancing, so that they wait.
+  // Call it between steps, whenever this rank has finished a piece of work of its own. Until the
+  // next step begins, the rank then tells the others that it is busy and advancing, so that they
+  // wait for it.
   void note_work() { work_done_.fetch_add(1, std::memory_order_relaxed); }
   // Between steps: lists the residual, the velocity and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor);

@@ -27,8 +27,8 @@ struct ReducerOptions {
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   std::size_t buckets_in_flight = 3;
   std::size_t window = 4;  // segments on the wire, per bucket
-  // If nothing has moved for this time and a rank does not answer, the job ends. For ranks that
-  // answer, which are still computing, the others wait ten times as long (deadline.hpp).
+  // The job ends if nothing has moved for this time and a rank does not answer. A rank that answers
+  // is still computing, and the others wait for it ten times as long (deadline.hpp).
   double comm_timeout_s = 60.0;
   // Limits sending and receiving to this many bits per second each, like one link to all other
   // ranks (throttled_transport.hpp); 0: no limit.
@@ -43,24 +43,25 @@ struct ReducerOptions {
   // from this rank's cores.
   std::size_t codec_threads = 0;
   // If set, the thread calls it at every look for the oldest bucket that was not final yet, and
-  // bucket_ready is not called. From begin_step on it must answer for that step.
+  // bucket_ready is not called. From begin_step on, its answers must be about that step.
   std::function<bool(std::size_t bucket)> is_final = {};
   // SGD's momentum, for buckets that send velocities (velocity=); dgc's momentum is a key of its
   // codec.
   float momentum = 0.0f;
   bool has_nesterov = false;
-  // If set, these buckets send Adam's steps instead (adam_velocity.hpp).
+  // If set, the buckets that send velocities send Adam's steps instead (adam_velocity.hpp).
   std::optional<AdamVelocityOptions> adam = {};
   // The thread calls it when a bucket's sum is in place, in the order of the buckets, before
   // wait_step returns. Whether the step is finite is not known yet.
   std::function<void(std::size_t bucket)> on_delivered = {};
-  // The thread calls it first, to make a GPU its current one.
+  // The thread calls it first of all, to select its GPU.
   std::function<void()> thread_start = {};
   // The GPU whose progress is_final reports. The thread checks it for failures and registers waits
   // for it (gpu_watch.hpp). Null: none.
   Device* computing = nullptr;
   // The desk at which operations gather floats of all ranks, between begin_step and the step's last
-  // bucket. It outlives the reducer, and reserve() is not called any more. Null: no gathering.
+  // bucket. It outlives the reducer, and its reserve() must not be called any more. Null: no
+  // gathering.
   GatherDesk* desk = nullptr;
   // Receives the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no
   // trace.

@@ -1,7 +1,7 @@
 // Puts the trace slices of all ranks on rank 0's clock, and gathers them on rank 0.
 //
-// Every rank reads the offset of its clock (clock_offset.hpp) before the trace. These functions
-// come after it. Both are collective, and fail as the communicator does.
+// Every rank reads the offset of its clock (clock_offset.hpp) before the trace begins. Call these
+// functions after the trace has ended. Both are collective, and failures are the communicator's.
 #pragma once
 
 #include <cstddef>
