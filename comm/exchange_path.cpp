@@ -62,7 +62,7 @@ bool takes_device_path(ExchangePath wanted, Device& device, std::span<const Buck
       if (!has_device_form()) {
         throw SettingError(
             Setting{"exchange path"}, "device",
-            fmt::format("codec {} has no form for GPUs; allowed: host, auto", compress));
+            fmt::format("codec {} does not run on GPUs; allowed: host, auto", compress));
       }
       return true;
     case ExchangePath::automatic:

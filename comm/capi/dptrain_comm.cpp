@@ -248,9 +248,10 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     dp::Communicator& comm = communicator();
     int threads = MPI_THREAD_SINGLE;
     MPI_Query_thread(&threads);
-    require(process().exchanges.empty() || threads >= MPI_THREAD_MULTIPLE,
-            "there is an exchange already, and MPI was not started for several threads "
-            "(MPI_THREAD_MULTIPLE), which several exchanges need; destroy it first");
+    require(
+        process().exchanges.empty() || threads >= MPI_THREAD_MULTIPLE,
+        "several exchanges need MPI_THREAD_MULTIPLE, and MPI was started without it; destroy the "
+        "other exchange first");
     require(
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "

@@ -74,7 +74,7 @@ CompressChoice parse_compress(std::string_view text) {
   }
   if (text.starts_with("fewest:")) {
     throw SettingError(Setting{"codec"}, fmt::format("{:.60}", text),
-                       "fewest chooses its bits and has no keys; ecq:bits=X has some");
+                       "fewest chooses its bits and has no keys; to set them, use ecq:bits=X");
   }
   if (text != "auto" && !text.starts_with("auto:")) {
     check_name(text);

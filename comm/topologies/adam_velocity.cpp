@@ -229,7 +229,7 @@ void AdamVelocity::compare(std::span<const float> sums, std::uint64_t step) {
 }
 
 void AdamVelocity::scale(float factor) {
-  DP_ASSERT(factor == 1.0f, "a loss scale that changes, and steps of Adam before the exchange");
+  DP_ASSERT(factor == 1.0f, "the loss scale changes, although the ranks take Adam's step first");
 }
 
 void AdamVelocity::list_state(StateVisitor& visitor) {

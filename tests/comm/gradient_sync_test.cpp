@@ -572,7 +572,7 @@ TEST(GradientSync, WhatAGpuCannotDoIsRefused) {
   GradientSyncOptions options = options_of("topk:ratio=0.05");
   options.path = ExchangePath::device;
   const std::string message = error_of(options, device.get());
-  EXPECT_NE(message.find("no form for GPUs"), std::string::npos) << message;
+  EXPECT_NE(message.find("does not run on GPUs"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -339,7 +339,7 @@ TEST(ParseCompress, FewestHasTheBitsOfTheNetworkTheRanksAndTheOptimiser) {
     return std::string();
   };
   EXPECT_THAT(message("fewer"), testing::EndsWith(", powersgd, auto, fewest"));
-  EXPECT_THAT(message("fewest:bits=1"), testing::EndsWith("has no keys; ecq:bits=X has some"));
+  EXPECT_THAT(message("fewest:bits=1"), testing::EndsWith("has no keys; to set them, use ecq:bits=X"));
 }
 
 TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {
