@@ -171,7 +171,8 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
   if (budget.bits_per_value == 0.0) {
-    return "no number of bits hides behind backward: the fp32 buckets and the latency alone take longer";
+    return "no number of bits hides behind backward: the fp32 buckets and the latency alone take "
+           "longer";
   }
   return fmt::format(
       "{:.2g} bits per value would hide behind backward with direct (limited by bucket {} of {})",
