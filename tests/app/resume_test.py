@@ -141,7 +141,7 @@ def steps_of_adam() -> None:
     for ranks in (2, 5):
         shutil.copytree("ck", f"for{ranks}")
         done = run(ranks, f"on{ranks}.h5", *words, "--checkpoint", f"for{ranks}", "--resume", "--check-replicas", "step")
-        assert f"it continues with {ranks} ranks instead of 3" in done.stdout, done.stdout
+        assert f"the run continues with {ranks} ranks instead of 3" in done.stdout, done.stdout
         with h5py.File(f"on{ranks}.h5", "r") as log:
             assert abs(log["epochs"]["train_loss"][-1] / loss - 1) < 0.1, (log["epochs"]["train_loss"][:], loss)
             assert (log["epochs"]["skipped_steps"] == 0).all(), log["epochs"][:]
@@ -285,7 +285,7 @@ def shares() -> None:
     keep_only("ck", next(step for step in steps_in("ck") if step % 4))
     shutil.copytree("ck", "given")
     done = run(2, "two.h5", *words, "--resume")
-    assert "it continues with 2 ranks instead of 3" in done.stdout, done.stdout
+    assert "the run continues with 2 ranks instead of 3" in done.stdout, done.stdout
     with h5py.File("two.h5", "r") as log:
         assert log["epochs"]["samples"].tolist()[-1] == log["epochs"]["samples"].tolist()[0]
     # What the option says may change.
@@ -697,7 +697,7 @@ def other_instructions() -> None:
         done = start(there, "again.h5", "--resume")
         text = re.sub(r"\s+", " ", done.stdout)
         assert f"resumed from step {before} " in text, done.stdout
-        told = re.search(r"it continues with the device .*? (\S+), oneDNN \S+ instead of .*?(\S+), oneDNN \S+, so its bits "
+        told = re.search(r"the run continues with the device .*? (\S+), oneDNN \S+ instead of .*?(\S+), oneDNN \S+, so its bits "
                          "differ from an uninterrupted run's", text)
         assert told and "AVX2" in (told[1], told[2]) and told[1] != told[2], done.stdout
         with h5py.File("whole.h5", "r") as a, h5py.File("again.h5", "r") as b:
@@ -737,7 +737,7 @@ def other_number_of_ranks() -> None:
     whole = h5py.File("a.h5", "r")
     for ranks, other in ((2, "2 ranks instead of 3"), (5, "5 ranks instead of 2"), (1, "1 rank instead of 5")):
         done = run(ranks, f"on{ranks}.h5", *words, "--resume")
-        assert f"it continues with {other}" in done.stdout, done.stdout
+        assert f"the run continues with {other}" in done.stdout, done.stdout
         with h5py.File(f"on{ranks}.h5", "r") as log:
             assert log["epochs"]["samples"].tolist() == [44] * 3, (ranks, log["epochs"]["samples"], log["steps"]["step"], done)
             assert log["epochs"]["global_batch"].tolist() == [12] * 3
@@ -791,7 +791,7 @@ def refusals() -> None:
     # More epochs, other logs and another cadence are no other run.
     done = run(2, "more.h5", *words, "--resume", "--epochs", "2", "--checkpoint-every", "10min", "--checkpoint-keep",
                "1", "--log-steps", "2")
-    assert "it continues with --epochs 2 instead of 1" in done.stdout, done.stdout
+    assert "the run continues with --epochs 2 instead of 1" in done.stdout, done.stdout
     with h5py.File("more.h5", "r") as log:
         assert log["epochs"]["epoch"].tolist() == [0, 1]
     assert steps_in("ck") == [4], steps_in("ck")
@@ -811,7 +811,7 @@ def other_build() -> None:
                      r"--accept-build\n", done.stderr), done.stderr
     done = run(2, "b.h5", *words, "--resume", "--accept-build")
     assert f"resumed from step {step} " in done.stdout, done.stdout
-    assert re.search(r"it continues with dptrain (.*), build \w+ instead of \1, build \w+, so its bits differ "
+    assert re.search(r"the run continues with dptrain (.*), build \w+ instead of \1, build \w+, so its bits differ "
                      "from an uninterrupted run's", done.stdout), done.stdout
 
 
