@@ -216,8 +216,8 @@ class Supervisor {
     return sleep(pause_s);
   }
 
-  // Waits before the hosts are asked again. This is no restart, because nothing was started, so it
-  // may happen any number of times. Returns false if a signal asks to stop.
+  // Waits before the hosts are asked again. Such waits do not count as restarts, because nothing
+  // was started. Their number is therefore not limited. Returns false if a signal asks to stop.
   bool wait_for_hosts() {
     const double pause_s = pause_after(waits_++);
     progress_.state = "waits for hosts";

@@ -12,8 +12,8 @@
 namespace dp {
 namespace {
 
-// Returns the time of 20 hops of a segment. On each hop it does what the reducer's thread does:
-// decode, add, encode.
+// Returns the time of 20 hops of a segment. Each hop does what the reducer's thread does: decode,
+// add, encode.
 double seconds_of_path(bool on_device, Device& device, std::span<const Bucket> buckets,
                        std::size_t segment_bytes) {
   // Uses the codec of the largest bucket, because there may be no bucket with the codec that

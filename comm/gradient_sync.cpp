@@ -26,9 +26,9 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// True for codecs that plan fewer than 0.1 bits a value. Only these gain from gradients that are
-// computed ahead of the common parameters (undelivered_parts): at 0.1 bits there was no gain
-// (experiments/studies/few_bits.md), and a step took 5 % longer.
+// True for codecs that plan fewer than 0.1 bits a value. Only with these does it help to add the
+// undelivered residuals to the parameters at which gradients are computed (undelivered_parts): at
+// 0.1 bits there was no gain (experiments/studies/few_bits.md), and a step took 5 % longer.
 bool is_long_undelivered(const CodecSpec& codec) {
   constexpr double kFrom = 0.1;
   return has_few_bits(codec) && codec.number("bits") < kFrom;

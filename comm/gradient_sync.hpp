@@ -52,7 +52,9 @@ struct GradientSyncOptions {
   // its own has the entry 0 and uses the next entry above 0. Steps after the last entry use the
   // last entry above 0.
   std::vector<double> planned_bits = {};
-  std::size_t compress_warmup = 0;  // epochs in fp32, or with a ratio= that falls to the codec's
+  // The number of first epochs with other codecs: codecs with ratio= begin with a larger ratio,
+  // which falls to their own from epoch to epoch; all other codecs are replaced by fp32.
+  std::size_t compress_warmup = 0;
   // Codecs for the tensors whose names match a pattern (with * and ?). If several patterns match,
   // the last one applies. Allowed are codecs without momentum, without a rate and without a
   // topology of their own, such as `none`, `bf16` and `q8`.
@@ -103,9 +105,9 @@ class GradientSync {
   // Collective. Sets the codecs of that epoch; they change from epoch to epoch during a warm-up.
   void begin_epoch(std::size_t epoch);
 
-  // progress: the fraction of the run before this step; negative if it is not known. Codecs with a
-  // rate plan their bits by it (planned_bits). Collective if the governor has a RatedRound whose
-  // hidden_share is 0.
+  // progress: the fraction of the run before this step; negative if it is not known. From it,
+  // codecs with a rate plan their bits (planned_bits). The call is collective if the governor has a
+  // RatedRound whose hidden_share is 0.
   void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final at once, for example on a rank that had no samples and contributes
@@ -114,8 +116,8 @@ class GradientSync {
   [[nodiscard]] StepVerdict finish_step();
   // The rate in the last step; NaN before the first step and if no codec has a rate.
   [[nodiscard]] const RateReport& rate_report() const;
-  // The tensors of which some exchange since the last call has delivered nothing, numbered in the
-  // order of buckets(). Empty if the sums stay on a GPU.
+  // The tensors that at least one exchange since the last call has left out entirely, numbered in
+  // the order of buckets(). Empty if the sums stay on a GPU.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
   // Null if no bucket's codec has a rate.
   [[nodiscard]] RateGovernor* governor() { return governor_ ? &*governor_ : nullptr; }
@@ -127,12 +129,13 @@ class GradientSync {
   // Collective, between steps, with the same factor on all ranks: from the next step on gradients
   // are `factor` times as large, because the loss has a new scale. Residuals, velocities, quantiser
   // step sizes and thresholds are multiplied by it, so that the exchange delivers what it would
-  // have delivered with a constant scale. Throws Error(usage) unless the factor is a finite float
-  // above 0, and for a factor other than 1 when Adam's steps are exchanged, which do not depend on
-  // the scale.
+  // have delivered with a constant scale. Throws Error(usage) if the factor is not a finite float
+  // above 0. If Adam's steps are exchanged, which do not depend on the scale, it also throws for
+  // any factor but 1.
   void change_loss_scale(double factor);
-  // The product of all factors so far. It is not part of list_state(): the caller that changes the
-  // scale saves it, and calls set_loss_scale() (collective) after it has loaded a state.
+  // The product of all factors so far. list_state() does not include it: a caller that changes the
+  // scale must save this product, and must pass it to set_loss_scale() (collective) after loading a
+  // state.
   [[nodiscard]] double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);
 
@@ -146,13 +149,13 @@ class GradientSync {
   // "device" or "host"; empty without a GPU.
   [[nodiscard]] std::string path() const;
   // Whether the exchange applies momentum to that tensor's gradient. If so, the optimiser must not
-  // apply it again, and the caller adds weight decay before tensor_final(): 1/P of it on each of
-  // the P ranks.
+  // apply momentum again, and the caller must add weight decay to the gradient before
+  // tensor_final(): 1/P of the decay on each of the P ranks.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
-  // Call it between steps. The residuals of the buckets that send SGD's masked velocities
-  // (velocity=masked) with fewer than 0.1 planned bits, over a topology in which each rank owns a
-  // chunk (direct). Empty if there are none. Host memory if path() is "host" or empty, otherwise
-  // device memory.
+  // Call it between steps. Returns the residuals of all buckets that meet three conditions: they
+  // send SGD's masked velocities (velocity=masked), they plan fewer than 0.1 bits a value, and in
+  // their topology each rank owns a chunk (direct). Empty if there are no such buckets. The
+  // residuals are in host memory if path() is "host" or empty, otherwise in device memory.
   [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
   // Call it between steps. Lists residuals, velocities and everything else that the exchanges keep
   // from step to step.

@@ -11,16 +11,17 @@
 
 namespace dp {
 
-// Makes a histogram of the values (gradient + residual) that this rank will encode in its next
-// exchange before it has received any from other ranks. Counts only buckets whose codec has a rate.
-// `gpu` is the device that holds the gradient; null if the gradient is in host memory. Call it
-// between steps.
+// Makes a histogram of this rank's own values (gradient + residual), in the segments whose partial
+// sums it will encode in the next exchange. Counts only buckets whose codec has a rate. `gpu` is
+// the device that holds the gradient; null if the gradient is in host memory. Call it between
+// steps.
 [[nodiscard]] MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
                                                   std::span<const float> gradient,
                                                   bool is_residual_on_gpu);
 
-// Makes the watch by which `auto` learns the times of steps. bytes_per_s and latency_s are those of
-// the measured link, or 0 if they are not known. Returns nullopt if this rank sends nothing.
+// Makes the watch by which `auto` learns the times of steps. bytes_per_s and latency_s are the
+// measured bandwidth and latency of the link, or 0 if not known. Returns nullopt if this rank sends
+// nothing.
 [[nodiscard]] std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s,
                                                    double latency_s);
 

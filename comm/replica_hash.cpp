@@ -10,7 +10,8 @@
 namespace dp {
 namespace {
 
-// The most frequent hash, which is taken to be right; in a tie, the one of the lowest rank.
+// The most frequent hash, which is taken to be right. If several hashes are equally frequent, the
+// one that appears at the lowest rank is returned.
 std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   std::uint64_t most = all[0];
   std::ptrdiff_t votes = 0;

@@ -27,8 +27,9 @@ struct GradientSums {
   return 1 + 2 * channels;
 }
 
-// Merges as in Chan, Golub, LeVeque 1983, eq. 2.1, but any number of parts. Deviations are summed
-// about the common mean, so no digits are lost by cancellation. A rank without images has count 0.
+// Generalises eq. 2.1 of Chan, Golub, LeVeque 1983 from two parts to any number. Deviations are
+// summed about the common mean, so no digits are lost by cancellation. A rank without images has
+// count 0.
 [[nodiscard]] DP_HD inline BatchMoments merge_moments(const float* all, std::size_t ranks,
                                                       std::size_t channels, std::size_t c) {
   const std::size_t stride = moments_floats(channels);

@@ -120,16 +120,16 @@ class Device {
   std::shared_ptr<DeviceWaits> waits_ = std::make_shared<DeviceWaits>();
 };
 
-// Throws Error(device) if this build or this machine has no such device. Part of dp_kernels,
-// because the CPU as a device needs the libraries of its operations.
+// Throws Error(device) if this build or this machine has no such device. This function is in the
+// library dp_kernels, because a CPU device needs the libraries that its operations use.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 // Makes a GPU device, whatever options.kind says: for programs that exchange gradients and run no
 // operations. Such programs need no device if their gradients are in host memory.
 [[nodiscard]] std::unique_ptr<Device> make_gpu(const DeviceOptions& options);
 
-// Call before anything else that concerns GPUs if operations will wait for host functions that in
-// turn wait for other threads (rank_gather.hpp). Sets these environment variables of CUDA unless
-// the user has set them:
+// Some operations wait for a host function that in turn waits for other threads (rank_gather.hpp).
+// A program with such operations calls this before anything else that concerns GPUs. Sets these
+// environment variables of CUDA unless the user has set them:
 //   CUDA_MODULE_LOADING=EAGER         By default the first launch of a kernel loads it. Loading may
 //                                     hold a lock of the context and wait for all work on the GPU,
 //                                     including the host function. That function waits for a thread

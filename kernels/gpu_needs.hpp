@@ -1,4 +1,4 @@
-// The requirements for this build to use GPUs; printed by --version.
+// What this build needs to use GPUs; printed by --version.
 #pragma once
 
 #include <string>

@@ -52,8 +52,8 @@ constexpr CgroupKind kVersion1 = {"memory", "memory.limit_in_bytes", "memory.usa
 constexpr CgroupKind kVersion2 = {"", "memory.max", "memory.current", "inactive_file",
                                   "active_file"};
 
-// The least free memory of a control group and its parents. Inside a container the path may be that
-// of the host; then only its top folder exists here.
+// The least free memory of a control group and its parents. Inside a container `path` may be the
+// path on the host; then only the folder `top` exists here.
 std::size_t free_of_cgroup(const fs::path& top, const std::string& path, const CgroupKind& kind) {
   std::size_t least = kNoLimit;
   for (fs::path below = fs::path(path).relative_path();; below = below.parent_path()) {
@@ -86,8 +86,8 @@ std::size_t free_of_cgroups(const MemoryFolders& folders) {
   return least;
 }
 
-// The free part of a process limit; `used_word` names the line of /proc/self/status with the kB in
-// use.
+// The free part of a process limit; `used_word` names the line of /proc/self/status that has the kB
+// in use.
 std::size_t free_of_limit(int resource, const fs::path& status, const std::string& used_word) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||

@@ -4,7 +4,7 @@
 //
 //     send(batch)      starts the copies; at most two batches may be in transit or in use
 //     await_sent()     waits until the host may overwrite the memory passed to the last send()
-//     receive(y)       operation: writes the earliest batch sent but not yet received into y
+//     receive(y)       operation: fills y with the earliest batch that has not been received yet
 //
 // Only GPUs need a link: on a CPU the network reads the loader's own memory.
 #pragma once

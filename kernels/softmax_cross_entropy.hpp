@@ -10,9 +10,8 @@
 namespace dp {
 
 struct LossSums {
-  double loss = 0;  // sum over the samples, not the mean
-  std::int64_t correct =
-      0;  // samples whose largest logit is the label's; the lower class wins ties
+  double loss = 0;           // sum over the samples, not the mean
+  std::int64_t correct = 0;  // samples whose label has the largest logit; the lower class wins ties
   std::int64_t samples = 0;
 
   LossSums& operator+=(const LossSums& more) {

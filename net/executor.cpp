@@ -150,8 +150,8 @@ void Executor::take_part_without_images() {
 
 void Executor::backward_node(std::size_t node) {
   const TraceSlice slice(options_.trace, TraceKind::layer_backward, node);
-  // Each consumer has written its own gradient of this value. Add them up until the layer accepts
-  // the number that is left.
+  // Each consumer has written its own gradient of this value. Add gradients up until there are no
+  // more of them than the layer accepts.
   const auto& incoming = read_[node];
   const std::size_t accepted = layers_[node]->accepts_two_gradients() ? 2 : 1;
   DP_ASSERT(!incoming.empty(), "{} has no consumer", graph_.nodes()[node].name);

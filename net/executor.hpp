@@ -33,7 +33,7 @@ class Executor {
            std::vector<std::vector<BoundParameter>> parameters);
 
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  // Executors of one network never run at the same time and share an arena.
+  // The executors of a network share one arena, because they never run at the same time.
   void set_arena(std::byte* arena);
 
   // images: NHWC fp32 with the planned batch. Returns the logits, which stay valid until backward.
@@ -66,14 +66,16 @@ class Executor {
   ExecutorOptions options_;
   std::vector<std::unique_ptr<Layer>> layers_;  // [0], the images, is null
   std::vector<TensorView> values_;              // one per node
-  // All edges that carry a gradient, sorted by consumer; the last one is the logits'.
+  // The gradients on all edges that have one, sorted by consumer. The last one is the gradient of
+  // the logits.
   std::vector<Gradient> gradients_;
   std::vector<std::size_t> offsets_;  // of values, then of gradients, then of what layers keep
   std::size_t arena_bytes_ = 0;
   std::vector<std::byte*> kept_;  // by node: null if the layer keeps nothing
-  // By node, as a layer takes them: the values that it reads and the gradients that it writes.
+  // By node, in the form that the layer's methods take: the values that the layer reads, and the
+  // gradients that it writes.
   std::vector<std::vector<TensorView>> inputs_, input_gradients_;
-  // By node: indices into gradients_ of its output's gradients, one for each reader.
+  // By node: indices in gradients_ of the gradients of the node's output, one from each consumer.
   std::vector<std::vector<std::size_t>> read_;
 };
 

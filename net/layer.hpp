@@ -18,8 +18,8 @@
 //
 // A Layer object belongs to one executor, and therefore to one batch size. Parameters belong to the
 // network; bind() hands them to the layer. A layer assigns its outputs and never adds to them. If a
-// value has several consumers, the executor adds their gradients; a layer that
-// accepts_two_gradients() is given up to two of them.
+// value has several consumers, the executor adds their gradients. It leaves the last addition to a
+// layer that accepts_two_gradients().
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct PlanContext {
   DataType activation_type;
   bool is_training;
   bool needs_input_gradient;  // false if the layer reads the images
-  // The step and the images, for layers that draw random numbers. Read when operations run.
+  // The step and the images, for layers that draw random numbers. Operations read it when they run.
   const StepPosition* position = nullptr;
   // In training, for layers that use the images of all ranks; null: only this rank's images.
   RankGather* gather = nullptr;
@@ -97,7 +97,8 @@ class Layer {
   virtual void forward_without_images() {}
   virtual void backward_without_images() {}
 
-  // Whether backward reads this input, or the output. The memory plan then keeps it until backward.
+  // Whether backward reads this input, and whether it reads the output. The memory plan keeps a
+  // value until backward if backward reads it.
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }

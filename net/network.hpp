@@ -23,7 +23,8 @@
 namespace dp::net {
 
 // Called by backward() when a tensor's gradient is final. `tensor` is an index into
-// Parameters::tensors(). Matrices are reported in the order of the flat buffer, and so are vectors.
+// Parameters::tensors(). The calls for matrices come in the order of the flat buffer, and so do the
+// calls for vectors.
 using TensorCallback = std::function<void(std::size_t tensor)>;
 
 enum class Mode { training, evaluation };

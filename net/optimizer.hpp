@@ -54,9 +54,9 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   // LARS: the trust coefficient.
   double trust = 0.001;
-  // Muon. Its learning rate is muon_rate_factor times the learning rate of step(), which the other
-  // parameters use. Its momentum is always Nesterov's. With muon_has_linear it also updates the
-  // weights of linear layers.
+  // Muon. The matrices that it updates have muon_rate_factor times the learning rate of step(); all
+  // other parameters have the learning rate itself. Muon's momentum is always Nesterov's. With
+  // muon_has_linear it also updates the weights of linear layers.
   double muon_rate_factor = 1.0;
   float muon_momentum = 0.6f;
   bool muon_has_linear = false;
@@ -137,16 +137,16 @@ class Optimizer {
 
 // "sgd"
 [[nodiscard]] std::string_view optimizer_name(OptimizerKind kind);
-// Whether the exchange may take over the momentum (dgc, velocity=). With a momentum factor of 0 the
-// optimiser then adds the exchange's sum to the parameters unchanged.
+// Whether the exchange may take over the momentum (dgc, velocity=). If a group's momentum factor is
+// 0, the optimiser applies the exchange's sum without a momentum of its own.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
 // Whether the exchange may compute this optimiser's whole update before the ranks' values are
-// summed (velocity= with Adam). With a momentum factor of 0 the optimiser then adds the sum
-// unchanged.
+// summed (velocity= with Adam). If a group's momentum factor is 0, the optimiser applies the sum as
+// Adam's step.
 [[nodiscard]] bool can_leave_step(OptimizerKind kind);
-// The factor by which the weight of a gradient in the updates shrinks from each training step to
-// the next. 0: a gradient counts only in its own step. Muon has two such factors; this is the
-// smaller one.
+// The influence of a gradient on the updates shrinks by this factor from each training step to the
+// next. 0: a gradient counts only in its own step. Muon has two such factors; this is the smaller
+// one.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);
 
 }  // namespace dp::net

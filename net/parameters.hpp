@@ -102,7 +102,7 @@ class Parameters {
   void keep_statistics();
   void bring_back_statistics();
 
-  // Lists the values of every tensor in the order of the flat buffer, the frozen ones and the
+  // Lists all values: the tensors in the order of the flat buffer, the frozen tensors, and the
   // running statistics. The copy for evaluation is not listed, because it is made from the running
   // statistics.
   void list_state(StateVisitor& visitor);

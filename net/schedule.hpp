@@ -26,16 +26,17 @@ struct ScheduleOptions {
   bool is_by_epoch = false;  // the rate changes only between epochs (a warm-up: at every step)
 };
 
-// The learning rate of a global step, counted from 0. If an epoch has another number of steps than
-// steps_per_epoch, `step` is the place in the run, in units of 1 / steps_per_epoch of an epoch.
+// The learning rate of a global step, counted from 0. If epochs do not all have steps_per_epoch
+// steps, `step` is (the place in the run, in epochs) * steps_per_epoch.
 //   constant  learning_rate
 //   step      learning_rate * gamma ^ (milestones passed)
 //   cosine    learning_rate * (1 + cos(pi * t)) / 2, t from 0 to 1 after the warm-up;
 //             Loshchilov and Hutter 2017, without restarts
 //   onecycle  torch.optim.lr_scheduler.OneCycleLR(max_lr, pct_start 0.3, div_factor 25,
 //             final_div_factor 1e4, cosine, momentum left alone); Smith 2018
-//   triangular  straight from start to 1 at floor(peak_at * steps), then to end, all times
-//             learning_rate; airbench94 (Jordan 2024) has the preset numbers
+//   triangular  learning_rate times a factor that goes straight from start to 1, which it reaches
+//             at floor(peak_at * steps), and then to end; the preset numbers are from airbench94
+//             (Jordan 2024)
 //   poly      learning_rate * (1 - t) ^ power, t as for cosine; You et al. 2017 with power 2
 [[nodiscard]] double learning_rate_at(const ScheduleOptions& options, double step);
 

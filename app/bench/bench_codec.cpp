@@ -69,9 +69,9 @@ std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-// The scale of a codec's input. A codec that only sends values above a threshold
-// (Codec::absolute_error) gets an input of which it sends one value in a hundred, because 1 % of
-// normal deviates are larger than 2.576 in magnitude.
+// The scale of a codec's input. If a codec only sends values above a threshold
+// (Codec::absolute_error), the scale makes it send one value in a hundred: 1 % of normal deviates
+// are larger than 2.576 in magnitude.
 double input_scale(const Codec& codec) {
   const double least_sent = codec.absolute_error();
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
@@ -332,8 +332,8 @@ BenchUsage usage(CodecBenchOptions& options) {
           .other_words = "[SPEC...]",
           .help =
               "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
-              "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
-              "any, all codecs are measured, those with bits= also at several bits.\n"
+              "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; by\n"
+              "default, all codecs are measured, those with bits= also at several bits.\n"
               "\n"
               "The input is normally distributed. Codecs that send values above a threshold get\n"
               "it scaled so that they send one value in a hundred; a codec with bits= rounds as\n"

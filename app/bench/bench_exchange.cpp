@@ -109,7 +109,7 @@ BenchUsage usage(ExchangeBenchOptions& options) {
           "Exchanges a gradient of known values with each topology, codec and size, taking\n"
           "turns with MPI_Allreduce. The table shows the slowest rank's time, bandwidths,\n"
           "bytes and errors. Start it with mpirun. CODEC is a codec as dptrain's --compress\n"
-          "takes it, such as q8 or topk:ratio=0.01; without any, all codecs are measured.\n",
+          "takes it, such as q8 or topk:ratio=0.01; by default, all codecs are measured.\n",
       .codecs = codec_help(),
       .rows = {
           topologies_row(options.topologies), sizes_row(options.sizes_mb),

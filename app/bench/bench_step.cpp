@@ -55,7 +55,7 @@ BenchUsage usage(StepBenchOptions& options) {
       .help =
           "Times training steps whose computation is a sleep, so that the exchange of many\n"
           "hosts can be measured on few cores, beside the time that --plan predicts for it.\n"
-          "Start it with mpirun. CODEC is what dptrain's --compress takes; without any: none,\n"
+          "Start it with mpirun. CODEC is what dptrain's --compress takes; default: none,\n"
           "q8 and ecq:bits=0.35.\n",
       .codecs = codec_help(),
       .rows = {

@@ -1,8 +1,8 @@
 // The head of a checkpoint's file: the entry "checkpoint", lines of "key = value".
 //
 // The head names the part's owner. It also holds the position in the run, a description of the run
-// log, the choices made by measurement, and the options and the machine, with which a resumed run
-// is compared.
+// log, the choices made by measurement, the options, and the machine. A resumed run is compared
+// with these options and this machine.
 //
 // The key "format" is the version of the head, 2 today. Heads of format 1 have neither this key nor
 // an owner; for them rank and step are taken from the file's name.

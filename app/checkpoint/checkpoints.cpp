@@ -184,9 +184,9 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    // A part has not got its final name, although all parts are written and equal. The checkpoint
-    // is given up if there are older ones. Otherwise it is kept, because it is all that a run can
-    // resume from.
+    // Some rank could not give its part the final name, although all parts are written and equal.
+    // If there are older checkpoints, this one is given up. Otherwise it is kept, because a run has
+    // nothing else to resume from.
     if (complete_.size() > 1) {
       std::erase(complete_, pending_->id);
     } else if (pending_->is_complete) {

@@ -8,10 +8,10 @@
 // begin. If a rank cannot write, rank 0 warns once for each cause; earlier checkpoints stay as they
 // are.
 //
-// A checkpoint is overdue if the next one is due and, for one time-out, no further rank has
-// finished its part. Rank 0 then warns once. Training goes on, but the next checkpoint waits for
-// the overdue one. The end of the run waits for a rank without progress for at most kPatience
-// time-outs.
+// A checkpoint is overdue if the next one is due and the number of ranks that have finished their
+// parts has not grown for one time-out. Rank 0 then warns once. Training goes on, but the next
+// checkpoint waits for the overdue one. The end of the run waits for a rank without progress for at
+// most kPatience time-outs.
 //
 // All ranks make the same calls at the same steps. Methods marked "collective" exchange a few bytes
 // through the reducer's thread.

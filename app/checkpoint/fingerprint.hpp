@@ -34,9 +34,9 @@ void add_facts(CheckpointHead& head, const RunFacts& facts);
 // arrangement, and the same build.
 [[nodiscard]] bool is_same_fleet(const CheckpointHead& head, const RunFacts& facts);
 
-// Throws Error(usage) if an option that decides the result differs from the checkpoint's; the
-// sentence names the option and what may change. Returns the other differences, a phrase each:
-// "--epochs 40 instead of 30".
+// Throws Error(usage) if an option that decides the result differs from the checkpoint's. The
+// message names that option and lists the allowed changes. Returns the other differences, a phrase
+// each: "--epochs 40 instead of 30".
 [[nodiscard]] std::vector<std::string> compare_options(const CheckpointHead& head,
                                                        const Options& options);
 

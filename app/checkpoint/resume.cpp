@@ -173,8 +173,8 @@ bool are_same(const std::vector<std::string>& texts) {
   return lines.size() <= 1;
 }
 
-// Collective. Throws if checkpoints exist but none can be read. The run would otherwise start from
-// the beginning and remove them.
+// Collective. Throws if checkpoints exist but none can be read. Without this check, the run would
+// start from the beginning and remove them.
 void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;

@@ -1,5 +1,5 @@
 // Finds the checkpoint that --resume continues from. The ranks compare the files in their folders
-// and agree on the newest checkpoint of which all parts exist undamaged.
+// and agree on the newest checkpoint whose parts all exist and are undamaged.
 //
 // A truncated or damaged part counts as missing, and a line reports it. If no checkpoint has all
 // its parts, the run continues without the lost parts from a checkpoint that once had them all. It

@@ -83,7 +83,8 @@ class Attempt {
 
   void wait_for_something() {
     const Clock::time_point before = Clock::now();
-    // While nobody reads this program's output, marks wait unread. That is not silence of the run.
+    // While nobody reads this program's output, marks wait unread. That does not mean that the run
+    // is silent.
     const bool is_held_up = !output_.pending.empty() || !errors_.pending.empty();
     std::array<pollfd, 3> streams = {
         {{signals_.stream(), POLLIN, 0}, output_.next(), errors_.next()}};
@@ -178,8 +179,7 @@ class Attempt {
     terminate();
   }
 
-  // Asks only after the first step. Before it, a run that has just begun would end without having
-  // done anything.
+  // Asks only after the first step. If a run ended earlier, it would have done nothing.
   void ask_caller() {
     if (!has_stepped_ || obeyed_ > 0 || report_.is_asked_to_end || said_end_) return;
     if (!request_.must_end || !request_.must_end()) return;

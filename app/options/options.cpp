@@ -257,7 +257,8 @@ void Builder::for_each_row(
   }
 }
 
-// Refuses an option without a use, or lets it yield to a higher layer.
+// Refuses an option that is given but has no use because of another option's value. If the other
+// option is from a higher layer, the given option is set to its default instead.
 void Builder::resolve_use(const OptionRow& row, const std::string& name) {
   if (!row.has_use || !resolved_uses_.insert(name).second) return;
   const std::string& other = row.only_with.option;
@@ -293,9 +294,9 @@ void Builder::resolve_sync_bn() {
   options_.sync_bn = false;
 }
 
-// Shares that follow measured times would differ from run to run, which --autotune off rules out.
-// Weights make no sense if ranks train alone, because the mean of their models counts all ranks
-// equally.
+// With --autotune off, runs must not differ from each other, so shares do not follow measured
+// times. Weights make no sense if ranks train alone, because the mean of their models counts all
+// ranks equally.
 void Builder::resolve_shares() {
   if (!is_given("shares") && options_.autotune == "off") options_.shares = ShareChoice::even();
   const bool is_alone = !options_.exchange || options_.sync_every.has_rounds();

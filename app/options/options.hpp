@@ -82,7 +82,7 @@ struct Options {
   std::int64_t epochs = 30;        // 0: only evaluate the weights of `init`
   std::int64_t batch_size = 128;   // per rank; 0 when global_batch is given
   std::int64_t global_batch = 0;   // 0: batch_size x ranks x accumulate
-  std::int64_t planned_ranks = 0;  // ranks that the batch is computed for; 0: those of this run
+  std::int64_t planned_ranks = 0;  // ranks that the batch is computed for; 0: this run's ranks
   std::int64_t accumulate = 1;     // parts of a rank's batch
   BatchSchedule batch_schedule;
   ShareChoice shares;
@@ -159,17 +159,17 @@ struct Options {
   // samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
 
-  // Whether shares follow measurements. Ranks that train alone keep even shares. A run whose batch
-  // changes does, too, because a measurement holds for one batch size.
+  // Whether shares follow measurements. Otherwise all shares stay equal: if ranks train alone, and
+  // if the batch changes during the run, because a measurement holds for one batch size.
   [[nodiscard]] bool measures_shares() const {
     return shares.is_auto() && exchange && !sync_every.has_rounds() &&
            batch_schedule.kind == BatchSchedule::Kind::fixed;
   }
 
-  // The data set that is built in and has defaults of its own.
+  // Whether the data set is the built-in one, which has defaults of its own.
   [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }
 
-  // The data set of images in files. These may have any size.
+  // Whether the data set consists of image files. The images may have any size.
   [[nodiscard]] bool is_folder() const { return dataset == "folder"; }
 
   [[nodiscard]] bool has_checkpoints() const { return checkpoint != "none"; }

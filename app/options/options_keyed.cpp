@@ -41,7 +41,7 @@ void set_key(const OptionRow& row, const OptionRow& key, std::string_view text,
     if (value.empty()) throw_error(ErrorKind::usage, "empty");
     key.set(value);
   } catch (const Error& error) {
-    // If another parser checks the key, the message is from that parser.
+    // A key without `allowed` has a parser of its own. That parser's message is kept.
     if (key.allowed.empty() && !value.empty()) {
       throw_error(ErrorKind::usage, "--{} {}=: {}", row.name, key.name, error.what());
     }

@@ -18,7 +18,8 @@ const OptionRow* find_option(const OptionTable& table, std::string_view name) {
 
 namespace {
 
-// Returns the value of a row, or its name alone if the row has keys.
+// Returns a function that reads a row's value. If the row has keys, the function returns the name
+// alone: "muon" of "muon:lr=0.24".
 std::function<std::string()> choice_of(const OptionRow& row) {
   if (row.keys.empty()) return row.get;
   return [get = row.get] {
@@ -39,7 +40,8 @@ OptionRow only_with(OnlyWith condition, OptionRow row) {
 }
 
 void bind_conditions(OptionTable& table) {
-  // These read the values even of rows whose get() is replaced below.
+  // Conditions read the values of rows through these functions. The functions keep each row's
+  // original get(), because get() is replaced below in rows that have a condition.
   std::map<std::string, std::function<std::string()>> choices;
   for (const OptionGroup& group : table) {
     for (const OptionRow& row : group.rows) choices[row.name] = choice_of(row);

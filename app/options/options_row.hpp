@@ -84,7 +84,7 @@ using OptionTable = std::vector<OptionGroup>;
 void bind_conditions(OptionTable& table);
 
 // The condition that a row without a use does not meet: "--optimizer sgd or muon, not adam".
-// `value` is the other option's.
+// `value` is the value of the other option, here "adam".
 [[nodiscard]] std::string need_of(const OnlyWith& condition, const std::string& value);
 
 // Null if no option has that name.

@@ -149,7 +149,7 @@ OptionRow bucket_row(Options& options) {
           .placeholder = "X",
           .help =
               "size of a bucket in 10^6 bytes of fp32 gradients; auto: from the measured network "
-              "(with --autotune off 1, more at 0.1 bits per value or fewer)",
+              "(with --autotune off: 1, or more at 0.1 bits per value or fewer)",
           .allowed = "auto or " + kRange.allowed(),
           .range = "auto, or " + kRange.text(),
           .set =
@@ -304,9 +304,10 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                                 "images per rank and step", "32")),
         unset_at_zero(whole_row("global-batch", options.global_batch, {1, 16777216},
                                 "images of all ranks per step; instead of --batch-size")),
-        unset_at_zero(whole_row("planned-ranks", options.planned_ranks, {1, 65536},
-                                "ranks that --batch-size and --lr-scaling count with in a new "
-                                "run, if some are missing yet; set by dptrun")),
+        unset_at_zero(
+            whole_row("planned-ranks", options.planned_ranks, {1, 65536},
+                      "number of ranks that --batch-size and --lr-scaling assume in a new "
+                      "run, even if some ranks are still missing; set by dptrun")),
         whole_row("accumulate", options.accumulate, {1, 4096},
                   "parts of a step, computed one after the other before one exchange; a step then "
                   "has N x --batch-size images per rank"),
@@ -315,7 +316,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                    kShareChoices,
                    "how ranks divide a step's images: by measured speed (auto; at least N images "
                    "per rank, without min=N a quarter of an even share, at most 8), evenly, or by "
-                   "weights, one per rank; with --autotune off, even if not given"),
+                   "weights, one per rank; default with --autotune off: even"),
         on_off_row("sync-bn", options.sync_bn,
                    "batch normalisation over the images of all ranks, for small batches; costs "
                    "two short messages to every rank per such layer and step"),

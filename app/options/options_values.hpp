@@ -25,7 +25,8 @@ struct RealRange {
   double most = 0;
   bool is_least_allowed = true;
   bool is_most_allowed = true;
-  // "0 to below 1" or "above 0, up to 100"; the same as "a number from ...", "a number above ..."
+  // text(): "0 to below 1" or "above 0, up to 100". allowed(): the same as "a number from ..." or
+  // "a number above ...".
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::string allowed() const;
   [[nodiscard]] bool contains(double value) const;

@@ -25,7 +25,8 @@ po::options_description described(const OptionTable& table) {
   return description;
 }
 
-// Boost would take the next word for an optional value, so a missing value is written out.
+// If an optional value is missing, Boost would take the next word as the value. Therefore "=on"
+// is written out.
 std::vector<std::string> with_optional_values(const OptionTable& table,
                                               std::vector<std::string> words) {
   for (std::size_t i = 0; i < words.size(); ++i) {

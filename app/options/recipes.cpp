@@ -7,7 +7,8 @@ namespace dp {
 const std::vector<Recipe>& recipe_list() {
   static const std::vector<Recipe> list = {
       {"cifar-resnet",
-       "He et al. 2016, section 4.2: ResNets on CIFAR-10, 64,000 steps of 128 images, divided by "
+       "He et al. 2016, section 4.2: ResNets on CIFAR-10, 64,000 steps of 128 images, the rate "
+       "divided by "
        "10 after a half and three quarters",
        {{"model", "resnet20"},
         {"epochs", "164"},
@@ -27,7 +28,8 @@ const std::vector<Recipe>& recipe_list() {
       {"cifar100-step",
        "the public CIFAR-100 table of weiaicunzai's pytorch-cifar100 (with --dataset cifar100): "
        "200 "
-       "epochs of 128 images, divided by 5 after 60, 120 and 160, a warm-up of one epoch; the same "
+       "epochs of 128 images, the rate divided by 5 after 60, 120 and 160, a warm-up of one epoch; "
+       "the same "
        "for its other models by --model",
        {{"model", "resnet18"},
         {"epochs", "200"},
@@ -65,7 +67,8 @@ const std::vector<Recipe>& recipe_list() {
         {"augment", "on:padding=2,fill=reflect,flip=alternate"},
         {"test-augment", "shift"}}},
       {"imagenet-resnet50",
-       "Goyal et al. 2017: ResNet-50 on ImageNet, 90 epochs of 256 images, divided by 10 after 30, "
+       "Goyal et al. 2017: ResNet-50 on ImageNet, 90 epochs of 256 images, the rate divided by 10 "
+       "after 30, "
        "60 and 80; for larger batches give --global-batch and a --lr of 0.1 for each 256 images",
        {{"model", "resnet50-imagenet"},
         {"epochs", "90"},

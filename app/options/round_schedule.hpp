@@ -30,7 +30,7 @@ struct RoundSchedule {
   std::size_t most_steps = 0;
   std::string given = "off";  // the value as text
 
-  static constexpr std::size_t kNotChosen = static_cast<std::size_t>(-1);  // as `from`
+  static constexpr std::size_t kNotChosen = static_cast<std::size_t>(-1);  // `from`, until chosen
   [[nodiscard]] bool is_auto() const { return most_steps > 0; }
   // Whether there may be rounds.
   [[nodiscard]] bool has_rounds() const { return steps > 0 || is_auto(); }

@@ -7,8 +7,8 @@
 
 namespace dp {
 
-// How long reading a pipe waits: until somebody opens a named pipe for writing, and between two
-// bytes of any pipe.
+// How long a reader waits for a named pipe to be opened for writing, and for the next byte of any
+// pipe.
 struct PipePatience {
   double without_writer_s = 5.0, silent_s = 60.0;
 };

@@ -73,7 +73,7 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.gathered.sent_bytes += more.gathered.sent_bytes;
 }
 
-// Adds the costs of a later step. The residual's norm is that of the later step.
+// Adds the costs of a later step. The sum takes over the later step's residual norm.
 void add_later(CommCost& sum, const CommCost& more) {
   add_cost(sum, more);
   sum.residual_squares = more.residual_squares;

@@ -23,8 +23,8 @@ class EpochAccount {
   // From now on numbers are gathered through this reducer.
   void attach(Reducer& reducer);
 
-  // Ask the reducer for its costs since the last question. ask_costs() asks, and take_asked() waits
-  // for the answer; it returns zeros if nothing was asked.
+  // ask_costs() asks the reducer for its costs since the last question. take_asked() waits for the
+  // answer and returns it, or zeros if nothing was asked.
   void ask_costs();
   CommCost take_asked();
   // Adds what the reducer has measured since the last question.

@@ -30,8 +30,8 @@ class RunWarnings {
 
   // where: the rank and tensor whose gradient was not finite. is_of_all: all ranks skip the step.
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
-  // steps: for each rank, how many steps it has skipped. note_skipped_step() has reported those of
-  // rank 0.
+  // steps: for each rank, how many steps it has skipped. The warnings leave rank 0 out, because
+  // note_skipped_step() has reported its steps.
   void note_skipped_by_others(std::size_t epoch, std::span<const std::int64_t> steps);
   // The sum of a round was not finite. All ranks undo the round.
   void note_lost_round(std::uint64_t global_step, const std::string& where);

@@ -252,7 +252,8 @@ struct Measured {
   double one_host_bytes_per_s = 0;
 };
 
-// Collective. Sets this rank's images in a step, and the time that it needs to compute them.
+// Collective. Sets the number of images that this rank computes in a step, and the time that they
+// take.
 void divide(Run& run, const Options& options, Measured& result) {
   const std::size_t ranks = run.plan.ranks;
   const auto rank = static_cast<std::size_t>(run.comm.rank());

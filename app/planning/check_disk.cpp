@@ -41,7 +41,8 @@ DiskState describe_folder(const fs::path& folder, double needed_bytes) {
           free < std::max(needed_bytes, kLeast_bytes)};
 }
 
-// Checks the disk space for this run's checkpoints. What existing files take is not needed again.
+// Checks the disk space for this run's checkpoints. The space of existing checkpoint files counts
+// as free, because new checkpoints replace them.
 DiskState describe_checkpoints(const Options& options, const CheckpointNeed& need) {
   const double parts =
       static_cast<double>(options.checkpoint_keep + 1) * static_cast<double>(need.ranks);

@@ -21,9 +21,9 @@ struct DiskState {
 
 // Checks the places that a rank writes to. Only rank 0 writes logs, but every rank writes
 // checkpoints. Folders of checkpoints and events need not exist, and are not created. A place is
-// bad if it cannot be written or has too little room. There must be room for one checkpoint more
-// than are kept, because an old one is removed only after the new one exists. Other files need 100
-// MB.
+// bad if it cannot be written or has too little room. There must be room for one more checkpoint
+// than --checkpoint-keep says, because an old checkpoint is removed only after the new one exists.
+// Other files need 100 MB.
 [[nodiscard]] DiskState describe_disk(const Options& options, bool is_rank_0,
                                       const CheckpointNeed& need);
 

@@ -26,16 +26,19 @@ struct HostPair {
 // get the same list, but only rank 0 gets the routes.
 [[nodiscard]] std::vector<HostPair> probe_hosts(Communicator& comm);
 
-// The port of each host. Its bandwidth is that of the ring's slowest link or, if the host has a
-// clearly faster link to another host, that of the faster link. If there is only one host, it is
-// the bandwidth between its ranks. hosts: each rank's host as a number from 0.
+// The port of each host. A port's bandwidth is that of the ring's slowest link. If the host has a
+// clearly faster link to another host, the port has the bandwidth of that link instead. If there is
+// only one host, the bandwidth is the one between its ranks. hosts: each rank's host as a number
+// from 0.
 [[nodiscard]] NetworkPorts ports_of(const LinkProbe& ring, std::span<const HostPair> pairs,
                                     std::span<const int> hosts);
-// Collective. Returns the same, but first measures the pairs of hosts if the ring's links differ.
+// Collective. Returns the ports of the hosts. If the ring's links differ, it first measures the
+// pairs of hosts.
 [[nodiscard]] NetworkPorts measure_ports(Communicator& comm, const LinkProbe& ring,
                                          std::span<const int> hosts);
 
-// The rounds of a tournament in which each host meets every other host once: pairs of hosts.
+// The rounds of a tournament in which each host meets every other host once. A round is a list of
+// pairs of hosts.
 [[nodiscard]] std::vector<std::vector<std::pair<std::size_t, std::size_t>>> tournament(
     std::size_t hosts);
 

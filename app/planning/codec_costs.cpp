@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostFloats = 1u << 20;  // at most this much of the gradient is measured
-constexpr std::size_t kPasses = 3;             // of which the median counts
+constexpr std::size_t kPasses = 3;             // the times are medians over this many passes
 
 template <class F>
 double seconds_of(F f) {
@@ -41,8 +41,9 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
-// The quantiser step at which a codec sends as many bits per value as its `bits=` asks for; 0: the
-// codec's own choice. bytes(step) returns the bytes that the values take with a quantiser step.
+// Returns the step size of the quantiser with which a codec sends as many bits per value as its
+// `bits=` asks for, or 0 if the codec chooses its own. bytes(step) returns the bytes that the
+// values take with that step size.
 template <class F>
 float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
@@ -99,8 +100,8 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
     decode_s.push_back(decode);
   }
   const double floats = static_cast<double>(values.size());
-  // A codec with `bits=` sends these bits in the mean over training steps, even if this gradient
-  // takes more or fewer.
+  // Over many training steps, a codec with `bits=` sends this many bits per value in the mean, even
+  // if this gradient takes more or fewer.
   if (step > 0.0f) bytes = codec->spec().number("bits") / 8.0 * floats;
   return {.encode_s = median(encode_s) / floats,
           .decode_s = median(decode_s) / floats,

@@ -16,8 +16,9 @@ namespace dp {
 struct CodecFigures {
   double encode_s = 0.0, decode_s = 0.0;  // decode_s includes adding
   double payload_bytes = 0.0;
-  // For the codec "powersgd", whose messages are fp32: the times of M Q, of making P orthonormal
-  // and M^T P, and of computing the gradient and the residual at the end.
+  // For the codec "powersgd", whose messages are fp32. first_s: computing M Q. second_s: making P
+  // orthonormal, and computing M^T P. deliver_s: computing the gradient and the residual at the
+  // end.
   double first_s = 0.0, second_s = 0.0, deliver_s = 0.0;
 
   // The figures on a processor that is faster by the factor `times`.

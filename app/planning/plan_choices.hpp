@@ -20,7 +20,8 @@ namespace dp {
 [[nodiscard]] std::vector<std::string> topologies_of(const Options& options, std::size_t ranks);
 // The numbers of steps between two exchanges: those of sync= or, without it, the run's own.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
-// The longest round that --sync-every auto may choose; 0 if the plan does not predict its choice.
+// The longest round that --sync-every auto may choose; 0 if the plan does not predict what "auto"
+// would choose.
 [[nodiscard]] std::size_t most_steps_of_auto(const Options& options);
 
 // can_be_in_rounds(): whether a run with rounds accepts the codec. can_run(): whether a run accepts
@@ -42,8 +43,8 @@ namespace dp {
 [[nodiscard]] std::vector<std::uint32_t> planned_owners(const Options& options,
                                                         std::vector<double> own_bytes_per_s);
 
-// Says what the table leaves out; empty if that is nothing. Throws Error(usage) if it is
-// everything.
+// Says which combinations the table leaves out. Returns an empty text if the table has all of them.
+// Throws Error(usage) if no combination is left.
 [[nodiscard]] std::string left_out(const Options& options);
 
 }  // namespace dp

@@ -1,8 +1,8 @@
-// forecast_at() predicts a step at given bits. It puts together the computation of each rank,
-// scaled from rehearsed steps (times_of), the costs of codecs, interpolated between measured bits
-// (figures_at), and the ports of hosts, and simulates the exchange (simulate_steps). predict_step()
-// first finds the bits. With "auto", they are those that hide behind backward (hidden_budget);
-// other codecs with bits= spend them by the run's plan.
+// forecast_at() predicts a step at given bits. It scales each rank's computation from rehearsed
+// steps (times_of), and interpolates the costs of codecs between measured bits (figures_at). With
+// these and with the bandwidths of the hosts' ports, it simulates the exchange (simulate_steps).
+// predict_step() first finds the bits. With "auto", they are those that hide behind backward
+// (hidden_budget); other codecs with bits= spend them by the run's plan.
 #include "app/planning/prediction.hpp"
 
 #include <algorithm>
@@ -327,8 +327,8 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
         buckets[b].ready_s += times.ready_s[b] / count;
       }
     }
-    // In rounds, an exchange may take a fraction of the round's time, besides the steps of its
-    // delay.
+    // In rounds, an exchange may take as long as the steps of its delay and, in addition, a
+    // fraction of the round's time.
     const RateBudget own =
         hidden_rate({.buckets = buckets,
                      .backward_end_s = backward_end_s + choice.round_delay * step_s,

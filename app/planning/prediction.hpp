@@ -34,8 +34,9 @@ struct Calibration {
   // Whether the ranks compute on the same processors that their exchange needs.
   bool shares_processor = true;
   double cores_per_rank = 1.0;
-  // As in StepSetup: the number of cores that the threads of all ranks share, if the ranks only
-  // exchange and do not compute. The codecs were measured while all ranks used these cores.
+  // If the ranks only exchange and do not compute: the number of cores that the threads of all
+  // ranks share (StepSetup::shared_cores). The codecs were measured while all ranks used these
+  // cores.
   double shared_cores = 0.0;
 
   // The time from the beginning of a step to the beginning of the next, without an exchange. The
@@ -88,10 +89,10 @@ struct Prediction {
 
 // Asserts that the codecs of all buckets were measured.
 //
-// With "auto", the predicted step is one after the first few steps, when the bits have settled at
-// what hides behind backward. Without "auto", a codec with bits= spends its bits by the run's plan
-// (planned_bits in comm/rate/rate_control.hpp). The prediction is then a mean over the run, for
-// which the first quarter, the second quarter and the second half are predicted.
+// With "auto", the prediction is for a step after the first few training steps, when the bits have
+// settled at what hides behind backward. Without "auto", a codec with bits= spends its bits by the
+// run's plan (planned_bits in comm/rate/rate_control.hpp). The prediction is then a mean over the
+// run, for which the first quarter, the second quarter and the second half are predicted.
 [[nodiscard]] Prediction predict_step(const Calibration& calibration, const StepChoice& choice);
 // The codec that sends values with this many bits: the dense form with exactly these bits, if there
 // is one, and otherwise the same codec with these bits.
@@ -115,8 +116,8 @@ inline constexpr std::size_t kMostPredictedRanks = 32;
                                        Replica& replica, Loader& images);
 
 // Collective, after rehearse_run(). Predicts the steps of the run with its codec, after a warm-up
-// of the codec. With --sync-every auto, the prediction holds until rounds are chosen. Returns it on
-// rank 0, and nothing on other ranks. image_factors: as in StepChoice.
+// of the codec. With --sync-every auto, the prediction holds until rounds are chosen. Returns the
+// prediction on rank 0, and nothing on other ranks. image_factors: as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                                     std::vector<double> image_factors,
                                                     const Calibration& calibration,

@@ -70,8 +70,8 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
-// begin_s: when the ranks began the step together. It is not taken here, because ranks that share
-// cores may get a core late.
+// begin_s: when the ranks began the step together. The caller takes this time when the ranks have
+// just met. It would be less exact here, because ranks that share cores may get a core late.
 RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
                             std::uint64_t step, double begin_s) {
   using Marks = Replica::RehearsalMarks;

@@ -75,8 +75,9 @@ double quota_of(const fs::path& folder, bool is_v2) {
   return quota > 0.0 && period > 0.0 ? quota / period : 0.0;
 }
 
-// The path from the mounted folder down to the cgroup `path`. A container may see its own cgroup as
-// the root of the mount; `path` then need not lie below it.
+// The path from the mounted folder down to the cgroup `path`. The result is empty if `path` is not
+// below mount.root. That may happen in a container that sees its own cgroup as the root of the
+// mount.
 fs::path below_mount(const Mount& mount, const std::string& path) {
   const fs::path steps = fs::path(path).lexically_relative(mount.root);
   if (steps.empty() || steps == "." || *steps.begin() == "..") return {};

@@ -30,10 +30,10 @@ struct CpuQuota {
 [[nodiscard]] std::optional<CpuQuota> cpu_quota(const std::filesystem::path& root = "/");
 
 // The cores that this process may use. Under mpirun these are the cores of mpirun (or of its daemon
-// on this host), because mpirun binds a rank to a single core if there are one or two ranks.
-// Otherwise they are the process's own affinity mask: without mpirun, with --bind-to none, and if
-// something between mpirun and this program has set the mask, such as taskset, numactl or a script
-// with another mask.
+// on this host), because mpirun binds a rank to a single core if there are one or two ranks. In
+// three cases they are the process's own affinity mask instead: without mpirun, with --bind-to
+// none, and if something between mpirun and this program has set the mask, such as taskset, numactl
+// or a script with another mask.
 [[nodiscard]] cpu_set_t allowed_cores();
 
 // The threads that this process can keep busy: one for each allowed core, within the quota.

@@ -41,8 +41,8 @@ void DeviceWatch::main_loop() {
   const std::chrono::duration<double> look(
       std::clamp(kPromptPatience * options_.timeout_s / 10.0, 0.005, 1.0));
   std::unique_lock lock(mutex_);
-  // Counts looks instead of the clock's seconds, because the time in which the process itself was
-  // stopped is no waiting.
+  // Counts looks instead of the clock's seconds, because time in which the process itself was
+  // stopped must not count as waiting.
   while (!changed_.wait_for(lock, look, [this] { return is_over_; })) {
     for (Watched& kind : watched) {
       const std::optional<DeviceWaits::Open> open = waits_->oldest(kind.kind);

@@ -37,10 +37,10 @@ struct CpuShare {
 // cores, every rank may run on all of these cores. So may a rank that requests more threads than
 // its share. If wanted_threads is 0, the rank gets its share.
 //
-// Ranks under the same kernel that may use the same cores share them, even if they seem to be on
-// several hosts, such as containers or the hosts of a lab. CPU quotas, rounded up to whole cores,
-// limit the threads in the same way: each is divided by the ranks in its cgroup. Quotas are read
-// below `root`, see cpu_quotas. OMP_THREAD_LIMIT always limits the threads.
+// If ranks run under the same kernel and may use the same cores, they share these cores. They do so
+// even if they seem to be on several hosts, such as containers or the hosts of a lab. CPU quotas,
+// rounded up to whole cores, limit the threads in the same way: each is divided by the ranks in its
+// cgroup. Quotas are read below `root`, see cpu_quotas. OMP_THREAD_LIMIT always limits the threads.
 [[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
                                       const std::filesystem::path& root = "/");
 

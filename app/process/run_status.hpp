@@ -10,7 +10,7 @@
 //                 is longer than kMostImagesText
 //     start N     training begins after N steps: 0, or the checkpoint's step
 //     step N      N steps are done; at most once a second, but at once for the first step and for
-//                 a step of which a checkpoint is written
+//                 a step after which a checkpoint is written
 //     end CODE    this rank ends with that exit code; any rank may be the first to say so
 #pragma once
 
@@ -45,7 +45,7 @@ class RunStatus {
   RunStatus& operator=(const RunStatus&) = delete;
 
   // Marks of rank 0. The functions do nothing on other ranks, and nothing without DPTRAIN_STATUS.
-  // One thread calls the first two.
+  // Call say_step() from one thread only.
   static void say_plan(std::uint64_t steps);
   static void say_images(const std::string& of_ranks);
   static void say_start(std::uint64_t steps);

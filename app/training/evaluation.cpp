@@ -62,8 +62,9 @@ std::vector<View> views_of(const Options& options) {
           view(-1, true, 0.125f), view(1, false, 0.125f), view(1, true, 0.125f)};
 }
 
-// Adds the loss of one image, and counts whether the model is right. The model's choice is the
-// class with the largest logit, or the first of these if several are equal.
+// Adds the loss of one image, and counts the image if the model classifies it correctly. The
+// model's choice is the class with the largest logit, or the first such class if several logits are
+// equal.
 void add_result(std::span<const float> logits, std::int32_t label, LossSums& sums) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   double all = 0;

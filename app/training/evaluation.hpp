@@ -21,9 +21,10 @@ void average_statistics(Replica& replica, const Shares& shares);
 // Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
 // logits are averaged before the loss is computed and the class chosen.
 //     mirror   the image and its mirror image, with equal weights
-//     shift    the same two images with one half of the weight. The other half goes to the image
-//              moved by a pixel up and left, and by a pixel down and right, each also mirrored.
-//              --augment on:fill= decides which pixels come in at the edges
+//     shift    the image and its mirror image share one half of the weight. The other half goes to
+//              four more images: the image moved by a pixel up and left, the image moved by a
+//              pixel down and right, and the mirror image of each. --augment on:fill= decides
+//              which pixels come in at the edges
 [[nodiscard]] EvaluationResult evaluate_augmented(const Options& options, Replica& replica,
                                                   Loader& images, const Shares& shares);
 

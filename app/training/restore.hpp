@@ -13,10 +13,11 @@
 namespace dp {
 
 // Collective, between steps. In a run of P ranks, the residual of the checkpoint's rank r is added
-// to that of rank r mod P. With the topology "hierarchical" it goes on to the leader of that rank's
-// host, because only leaders encode. A rank that has no part in the checkpoint takes the mean of
-// the other ranks' running statistics, and begins with an empty residual. Returns lines that tell
-// the user which state is lost, and for which state the run has no place.
+// to the residual of rank r mod P. With the topology "hierarchical", that rank passes the residual
+// on to the leader of its host, because only leaders encode. A rank that has no part in the
+// checkpoint takes the mean of the other ranks' running statistics, and begins with an empty
+// residual. Returns lines that tell the user which state is lost, and which state of the checkpoint
+// has no place in this run.
 [[nodiscard]] std::vector<std::string> restore_run(Replica& replica, const StateList& list,
                                                    const ResumePoint& point, const RunFacts& facts,
                                                    bool is_hierarchical);

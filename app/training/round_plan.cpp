@@ -25,9 +25,9 @@ std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) 
 
 }  // namespace
 
-// All ranks choose the same number. It stays as it is if there is only one rank, which exchanges
-// nothing, or if the epoch before belonged to the codec's warm-up, which says nothing about later
-// epochs.
+// All ranks choose the same number. The number stays as it is in two cases: if there is only one
+// rank, which exchanges nothing, and after an epoch of the codec's warm-up, because such an epoch
+// says nothing about later ones.
 void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   if (!schedule_.is_auto()) return;
   const std::size_t before = std::max<std::size_t>(schedule_.steps, 1);
@@ -62,7 +62,8 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
       steps == 1 ? "step" : fmt::format("{} steps, behind the next {}", steps, steps - 1), why));
 }
 
-// The last number is that of the current epoch. Rounds begin with the first number above 1.
+// The last number in `steps` is that of the current epoch. Rounds begin in the first epoch whose
+// number is above 1.
 void RoundPlan::take(std::string steps) {
   if (steps.empty()) return;
   chosen_ = std::move(steps);

@@ -32,7 +32,8 @@ constexpr double kMemoryShare = 0.7;
 
 constexpr const char* kSharesEntry = "shares";
 
-// The mean of the middle half of the values. A step that something else has delayed is outside it.
+// The mean of the middle half of the values, so that a step that something else has delayed does
+// not count.
 double middle_mean(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t cut = values.size() / 4;

@@ -101,7 +101,7 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
-  bool must_stop_ = false;                 // after the last step all ranks have agreed to stop
+  bool must_stop_ = false;                 // all ranks agreed on it after the latest step
   std::size_t batch_ = 0;                  // the global batch of the running epoch
   double first_loss_ = 0, last_loss_ = 0;  // of the first and the last epoch; for a dynamic batch
   // The batch that was taken from the loader and is not yet computed.

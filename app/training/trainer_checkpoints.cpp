@@ -88,8 +88,8 @@ std::size_t Trainer::resume() {
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
 }
 
-// Reports that the learning rate jumps. If the run now has more epochs, a falling schedule
-// continues at a higher rate.
+// Reports that the learning rate jumps at the checkpoint. This happens, for example, if the run now
+// has more epochs, because a falling schedule then continues at a higher learning rate.
 void Trainer::tell_learning_rate() {
   if (!rate_before_) return;
   recorder_.say(fmt::format(
@@ -100,7 +100,7 @@ void Trainer::tell_learning_rate() {
 }
 
 // Does nothing while an exchange is under way, because asking the other ranks would mean waiting
-// for that exchange. They are asked after the step in which its sum is applied.
+// for that exchange. The other ranks are asked after the step that applies the exchange's sum.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
   if (!checkpoints_ || replica_.policy().is_under_way()) return;
   const bool asks = checkpoints_->asks_at(global_step_);

@@ -54,8 +54,9 @@ SocketName name_of(std::string_view identity) {
 
 int open_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
 
-// The process that listens at the name. 0 if there is none, if another user runs it, or if it runs
-// in a container with its own process numbers, in which mpirun may create the same identity.
+// The process of this user that listens at the name, or 0 if there is none. Also 0 if that process
+// runs in a container with its own process numbers, because mpirun may have created the same
+// identity there for another job.
 int process_at(const SocketName& name) {
   const int asking = open_socket();
   if (asking < 0) return 0;
@@ -118,8 +119,8 @@ void claim_identity(std::string_view command) {
   if (holder == 0) return;
   const std::string ranks = variable("OMPI_COMM_WORLD_SIZE");
   throw_error(ErrorKind::usage,
-              "PMIX_RANK={} of this job is process {} already: a launcher inside mpirun, such as "
-              "torchrun or Lightning's, has started this process, too; mpirun alone must start the "
+              "PMIX_RANK={} of this job is taken by process {}: a launcher in mpirun, such as "
+              "torchrun or Lightning's, has also started this process. Only mpirun may start the "
               "ranks: mpirun -np {} {}, without torchrun, and with devices=1 in Lightning",
               rank, holder, ranks.empty() ? "N" : ranks, command);
 }

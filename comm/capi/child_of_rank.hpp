@@ -1,6 +1,6 @@
-// Refuses processes whose MPI identity another process has already. Children of a rank, and the
-// processes of a launcher that mpirun has started, inherit the identity with the environment. The
-// second process that starts MPI with the same identity would crash. Therefore a rank records
+// Refuses a process if another process already has the same MPI identity. Children of a rank, and
+// the processes of a launcher that mpirun has started, inherit the identity with the environment.
+// The second process that starts MPI with the same identity would crash. Therefore a rank records
 // itself in an environment variable, and claims its identity.
 #pragma once
 

@@ -43,8 +43,8 @@ using dp::capi::result_on;
 constexpr const char* kLibrary = "dptrain_comm";
 
 // The objects of which a process has only one. Each exchange has its own duplicate of the
-// communicator for its thread. `comm` is used at the same time as a duplicate only if MPI supports
-// several threads.
+// communicator for its thread. `comm` and a duplicate are in use at the same time only if MPI
+// supports several threads.
 struct Process {
   std::optional<dp::MpiRuntime> mpi;  // set if this library has started MPI
   std::optional<dp::Communicator> comm;
@@ -75,8 +75,8 @@ std::string command_line() {
 }
 
 // Collective. Throws Error(usage) if a launcher's variables disagree with MPI
-// (foreign_launcher.hpp). The variables may count the ranks of MPI_COMM_WORLD or of `comm`: a
-// program that splits its ranks may set a WORLD_SIZE for each group.
+// (foreign_launcher.hpp). The variables may count either the ranks of MPI_COMM_WORLD or those of
+// `comm`, because a program that splits its ranks may set a WORLD_SIZE for each group.
 void require_launcher_of_mpi(MPI_Comm comm) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
   const auto complaint = [&](MPI_Comm ranks) {
@@ -255,7 +255,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     require(
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "
-        "come: this process cannot have another one; end all ranks and start them again");
+        "arrive: this process cannot create another exchange; end all ranks and start them again");
     // A mistake on one rank must be an error on all ranks.
     dptrain_comm_options chosen = dp::capi::default_options();
     dp::capi::Layout layout;
@@ -459,8 +459,8 @@ int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size
     it.sync.set_loss_scale(saved ? saved->loss_scale : 1.0);
     if (!saved) {
       std::fprintf(stderr,
-                   "%s: the saved state of rank %d is from an earlier version and does not name "
-                   "its rank: each rank must load its own\n",
+                   "%s: rank %d has loaded a state of an earlier version, which does not name "
+                   "the rank that saved it; make sure that it was the same rank\n",
                    kLibrary, dptrain_comm_rank());
     }
   });

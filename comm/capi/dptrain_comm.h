@@ -15,8 +15,8 @@
  *     dptrain_comm_finalize();
  *
  * The results are sums, not means: divide by the number of ranks before or after. After finish_step
- * all ranks hold the same bits. A codec's error stays in a residual on the rank that made it, and
- * is sent in a later step.
+ * all ranks hold the same bits. The part of a value that a codec drops stays in a residual on the
+ * rank that encoded the value, and is sent in a later step.
  *
  * Steps. Codecs with few bits work best if each rank makes the optimiser's step before the exchange
  * (velocity=). Describe the optimiser in the options to allow this. For slots with
@@ -86,7 +86,7 @@ typedef struct dptrain_comm dptrain_comm; /* an exchange */
 typedef struct {
   const char* name; /* for messages and for `exact` below; UTF-8 */
   uint64_t rows, columns;
-  int32_t is_1d; /* 1: a bias or a scale of normalisation, which tolerates no coarse bins */
+  int32_t is_1d; /* 1 for biases and normalisation scales, which do not tolerate coarse bins */
   int32_t reserved;
 } dptrain_comm_slot;
 
@@ -124,12 +124,12 @@ typedef struct {
   double beta1, beta2;  /* for Adam, 0 to below 1; default: 0.9 and 0.999 */
   double epsilon;       /* for Adam, above 0; default: 1e-8 */
   /* Codecs for single slots, which are selected by name, as in "wte.*=q8;*bias=none". Names may
-   * contain * and ?, and the last match wins. Not allowed are "auto", "ecq" and other codecs with a
-   * rate or a topology of their own. Default: NULL. */
+   * contain * and ?, and the last match wins. "auto", "ecq" and other codecs with a rate or a
+   * topology of their own are not allowed. Default: NULL. */
   const char* codecs;
-  /* Each `shards` consecutive ranks hold one model in parts. Rank r exchanges with the ranks that
-   * have the same part (the same rank modulo shards), and rank numbers in messages count only these
-   * ranks. Default 1: each rank has the whole model. */
+  /* Every group of `shards` consecutive ranks holds one model, divided into parts. Rank r exchanges
+   * with the ranks that have the same part (the same rank modulo shards), and rank numbers in
+   * messages count only these ranks. Default 1: each rank has the whole model. */
   uint64_t shards;
 } dptrain_comm_options;
 
@@ -172,7 +172,7 @@ typedef struct {
    * norm(residual) / norm(gradient). */
   double relative_error, residual_growth;
   double guard_factor;   /* multiplies the bits; above 1 while a residual is too large */
-  double wished_bits;    /* "auto": the least of all ranks' hidden_bits, which decides */
+  double wished_bits;    /* "auto": the least of all ranks' hidden_bits; plans follow it */
   double binding_bucket; /* "auto": from this bucket on, this rank's link has no time left */
 } dptrain_comm_rate;
 
@@ -197,8 +197,8 @@ int dptrain_comm_broadcast(void* bytes, size_t size);
 /* Sets all fields that a struct of that size has. The macro dptrain_comm_defaults(options) passes
  * the size of the header that the program was compiled with. */
 void dptrain_comm_defaults_sized(dptrain_comm_options* options, size_t struct_bytes);
-/* The function behind the macro's name, for programs compiled when the struct ended before
- * `codecs`. */
+/* For programs that were compiled with a header in which the struct ended before `codecs`. Newer
+ * programs use the macro of the same name instead. */
 void dptrain_comm_defaults(dptrain_comm_options* options);
 #define dptrain_comm_defaults(options) dptrain_comm_defaults_sized((options), sizeof *(options))
 /* Checks each option by itself. Not collective; may be called before init. */
@@ -228,13 +228,14 @@ int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
 /* all_finite becomes 1, or 0 if some rank's values were not finite. In the second case, the values
  * are not sums, every rank must skip the step, and residuals that were delivered in it are sent
  * again later. Rank 0 reports the first such step of an exchange on stderr, with the rank and the
- * slot. Every rank reports its first step in which fp16 clamped values, which a loss scaler
- * considers finite. dptrain_comm_statistics counts both. */
+ * slot. Every rank reports its first step in which fp16 clamped values. A loss scaler does not
+ * notice clamped values, because they are finite. dptrain_comm_statistics counts skipped steps and
+ * clamped values. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
 /* Call it instead of dptrain_comm_begin_step to exchange the parameters' changes over several
- * training steps (local SGD, DiLoCo). All slots' values must be written before this call: codecs
- * with a rate examine them, since one round's rate does not predict the next one's. From the first
- * round on, every exchange must be a round. */
+ * training steps (local SGD, DiLoCo). All slots' values must be written before this call, because
+ * codecs with a rate examine the values: the rate of one round does not predict the rate of the
+ * next. From the first round on, every exchange must be a round. */
 int dptrain_comm_begin_round(dptrain_comm* exchange, double progress);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
@@ -242,9 +243,9 @@ size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
                                        dptrain_comm_bucket_statistics* statistics);
 int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
-/* For ecq:bits=: sets the mean bits a value from the next step on. Call it between steps, with the
- * same value on all ranks. The bits that are sent adapt within a few steps. A saved state does not
- * include this mean. */
+/* For ecq:bits=: sets the mean number of bits a value from the next step on. Call it between steps,
+ * with the same value on all ranks. The bits that are sent adapt within a few steps. A saved state
+ * does not include this number. */
 int dptrain_comm_set_bits(dptrain_comm* exchange, double bits);
 /* The loss has a new scale from the next step on, as with PyTorch's GradScaler: factor is the new
  * scale divided by the old one. Residuals, the quantiser's step sizes and thresholds are scaled by
@@ -275,13 +276,14 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t cou
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);
-/* Continues from states that dptrain_comm_load_state refuses: this rank's own state of an exchange
- * with other slots (count 1), or the states of all ranks of a run with another number of ranks, in
- * the order of ranks; all ranks pass the same states. Slots are matched by name and shape. The
- * residual of rank r is added to that of rank r modulo the number of ranks. An optimiser's moments
- * are carried over in proportion. New slots begin at zero, and residuals of missing slots are
- * dropped. Call it between steps, on all ranks. With the topology "hierarchical" or with shards,
- * another number of ranks returns DPTRAIN_COMM_USAGE. */
+/* Continues from states that dptrain_comm_load_state refuses. After a change of slots, pass this
+ * rank's own state (count 1). After a change of the number of ranks, pass the states of all ranks
+ * of the earlier run, in the order of ranks, on every rank. Slots are matched by name and shape.
+ * The saved residual of rank r is added to the residual of rank r modulo the present number of
+ * ranks. An optimiser's moments are redistributed so that their sum over ranks stays the same. New
+ * slots begin at zero, and residuals of missing slots are dropped. Call it between steps, on all
+ * ranks. With the topology "hierarchical" or with shards, the number of ranks must not have changed
+ * (DPTRAIN_COMM_USAGE). */
 int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
                               const size_t* sizes, size_t count);
 

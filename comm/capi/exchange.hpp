@@ -31,7 +31,7 @@ struct dptrain_comm {
   [[nodiscard]] dp::StatefulExchange stateful(const dp::StateList& list) const;
   // Whether there is a bucket that only one rank of each host encodes.
   [[nodiscard]] bool has_leaders();
-  // Collective. Throws Error(data) on all ranks if they are at different steps.
+  // Collective. Throws Error(data) on all ranks if the ranks are at different steps.
   void agree_on_step();
 
   std::unique_ptr<dp::Communicator> comm;

@@ -1,11 +1,11 @@
 // Records the trace requested by dptrain_comm_options::trace, in the same file format as dptrain's
 // traces (io/files/trace_file.hpp).
 //
-// The row "compute" shows the caller's thread, as far as the exchange sees it. Its step lasts from
-// begin_step to the end of finish_step. The step consists of "backward", until finish_step begins,
-// and "exposed wait", the duration of finish_step. In "backward", each slot has a slice with its
-// name, from the time when the previous slot was ready to the time when the slot itself is ready.
-// The rows of the exchange and of its buckets are the same as in dptrain's traces.
+// The row "compute" shows the caller's thread, as far as the exchange sees it. A step lasts from
+// begin_step to the end of finish_step. It consists of "backward", until finish_step begins, and
+// "exposed wait", the duration of finish_step. In "backward", each slot has a slice with its name,
+// from the time when the previous slot was ready to the time when the slot itself is ready. The
+// rows of the exchange and of its buckets are the same as in dptrain's traces.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ void write_struct(Struct report, Struct* to) {
 }
 
 // The costs since the last call; statistics_of_bucket() then returns each bucket's costs of the
-// same period. Waits for the exchange's thread. struct_bytes is set neither here nor by the
-// functions below.
+// same period. Waits for the exchange's thread. write_struct() sets struct_bytes; this function and
+// those below do not.
 [[nodiscard]] dptrain_comm_statistics take_statistics(dptrain_comm& exchange);
 [[nodiscard]] dptrain_comm_bucket_statistics statistics_of_bucket(const dptrain_comm& exchange,
                                                                   std::size_t bucket);

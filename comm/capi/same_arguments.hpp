@@ -8,7 +8,7 @@
 namespace dp::capi {
 
 // Collective: throws Error(usage) on all ranks, with the first difference, unless all ranks pass
-// the same slots and options. They must have passed check() and lay_out().
+// the same slots and options. Each rank's arguments must already have passed check() and lay_out().
 void agree_on(const Layout& layout, const dptrain_comm_options& given, Communicator& comm);
 
 }  // namespace dp::capi

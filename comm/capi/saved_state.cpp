@@ -1,8 +1,9 @@
 // Outline: for_each_piece() defines the format; saving writes its pieces in order. read_state()
 // parses and checks a state by itself, without an exchange to compare it with. load_state() then
-// requires the same parts as this exchange's and copies them. merge_states() instead matches
-// tensors by name and shape and adds up the parts of several ranks, with weights() for each kind of
-// part. Both check everything before they change anything.
+// requires that these are the parts of this exchange's state, and copies them. merge_states()
+// instead matches tensors by name and shape and adds up the parts of several ranks, with weights()
+// for each kind of part. load_state() and merge_states() check everything before they change
+// anything.
 #include "comm/capi/saved_state.hpp"
 
 #include <algorithm>
@@ -59,8 +60,8 @@ class Reader {
     if (name.size() > kMost ||
         std::ranges::any_of(name, [](char c) { return c < ' ' || c > '~'; })) {
       throw_error(ErrorKind::data,
-                  "the saved state of the exchange is damaged: a part's name has {} bytes that are "
-                  "no name; allowed: what this rank has saved",
+                  "the saved state of the exchange is damaged: the {} bytes of a part's name "
+                  "are not a valid name; load a state that this rank has saved",
                   name.size());
     }
     return name;
@@ -75,8 +76,8 @@ class Reader {
 void require_same(const std::string& wanted, const std::string& found) {
   if (wanted == found) return;
   throw_error(ErrorKind::data,
-              "the saved state of the exchange has {} where {} is expected: it is of other slots, "
-              "another codec or another number of ranks",
+              "the saved state of the exchange has {} where {} is expected: it was saved with "
+              "other slots, another codec or another number of ranks",
               found, wanted);
 }
 
@@ -266,7 +267,8 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
   }
 }
 
-// For each saved state, its weight in this rank's part of a block; 0: it does not take part.
+// For each saved state, its weight in this rank's part of a block; 0 if this rank does not use that
+// state.
 std::vector<double> weights(const StateBlock& block, const StateOrigin& here,
                             const std::vector<SavedState>& states) {
   const std::size_t count = states.size();

@@ -8,8 +8,8 @@
 // Numbers have 64 bits in this machine's byte order; names and bytes are preceded by their length.
 //
 // Earlier formats can be read, too: "dptrain_comm state 3\n" has no list of tensors. "dptrain_comm
-// state 2\n" has no seal either. "dptrain_comm state 1\n" also lacks the StateOrigin: the rank that
-// it belongs to is not known, and the loss scale was constant.
+// state 2\n" has no seal either. "dptrain_comm state 1\n" also lacks the StateOrigin. The rank that
+// such a state belongs to is not known, and its loss scale was constant.
 #pragma once
 
 #include <cstddef>
@@ -56,14 +56,15 @@ void save_state(const StatefulExchange& exchange, std::span<std::byte> to);
 std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
                                       std::span<const std::byte> from);
 
-// Continues from states that load_state() refuses: this rank's state of an exchange with other
-// tensors, or the states of all ranks of a run with another number of ranks, in the order of ranks.
-// Rank r's part goes to rank r mod P, and parts for the same rank are combined as StateMerge says.
-// Parts that are divided by tensors (StateGrain) go to tensors of the same name and shape. Tensors
-// without a match begin at zero, and parts of missing tensors are dropped. Undivided parts and
-// texts that are the same on all ranks are taken if they fit. Returns the first state's origin.
-// Throws Error(data), with nothing changed, if the states are damaged, have a format before the
-// fourth, or belong to other ranks than described.
+// Continues from states that load_state() refuses. After a change of tensors, pass this rank's own
+// state. After a change of the number of ranks, pass the states of all ranks of the earlier run, in
+// the order of ranks. Rank r's part goes to rank r mod P, where P is the present number of ranks.
+// Parts for the same rank are combined as StateMerge says. Parts that are divided by tensors
+// (StateGrain) go to tensors of the same name and shape. Tensors without a match begin at zero, and
+// parts of missing tensors are dropped. Undivided parts and texts that are the same on all ranks
+// are taken if they fit. Returns the first state's origin. Throws Error(data), with nothing
+// changed, if the states are damaged, have a format before the fourth, or belong to other ranks
+// than described.
 StateOrigin merge_states(const StatefulExchange& exchange,
                          std::span<const std::span<const std::byte>> from);
 

@@ -5,9 +5,9 @@
 //
 // Residual: the samples go through the bucket's encodes in turn. In every second such pass, three
 // more sums of squares are taken: of the gradient, of the delivered part of gradient + residual,
-// and of the new residual. If the delivered parts of different training steps are independent, the
-// third of these sums divided by the second is the mean number of steps for which a residual waits
-// (its *age*).
+// and of the new residual. The *age* of a residual is the mean number of training steps for which
+// it waits. If the delivered parts of different training steps are independent, the age is the sum
+// for the new residual divided by the sum for the delivered part.
 //
 // Saturation: in one encode after measure_saturation(), saturated values are counted among at most
 // 16,384 values. A value is saturated if it was sent as the largest magnitude of its block (of the

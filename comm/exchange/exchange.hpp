@@ -58,13 +58,13 @@ struct ExchangeSetup {
   std::span<const int> hosts = {};
   // For `direct`: the weight of each rank's part of the bucket, by rank. Empty: equal parts.
   std::span<const std::uint32_t> owner_weights = {};
-  // Threads that encode several segments at a time, if these hold only this rank's values. Null:
-  // progress() encodes one segment at a time.
+  // Threads that encode several segments at a time, where the segments hold only this rank's own
+  // values. Null: progress() encodes one segment at a time.
   CodecThreads* threads = nullptr;
   TraceTrack* trace = nullptr;  // receives the codecs' slices; null: no trace
   // The quantiser's step sizes, for codecs with a rate. The order may change from one training step
-  // to the next. Null: the codec chooses the step sizes. If it is set, messages carry rate notes
-  // (rate_control.hpp). Set it on all ranks or on none.
+  // to the next. Null: the codec chooses the step sizes. With an order, messages carry rate notes
+  // (rate_control.hpp), so either all ranks or no ranks must have an order.
   const RateOrder* rate = nullptr;
   // Becomes true when this rank wishes to stop; any thread may set it at any time. Null: this rank
   // never wishes to stop.
@@ -84,8 +84,8 @@ struct ClampedValues {
   }
 };
 
-// Costs of a bucket's exchanges since clear_stats(). On a GPU a segment that is passed on is
-// decoded, added and encoded in one call, whose time counts as encode_s.
+// Costs of a bucket's exchanges since clear_stats(). On a GPU one call decodes, adds and encodes a
+// segment that is passed on; all of the call's time counts as encode_s.
 struct ExchangeStats {
   double encode_s = 0.0;
   double decode_s = 0.0;
@@ -152,10 +152,10 @@ class Exchange {
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
   // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
-  // that the residuals which it contains are not lost. Does nothing without feedback.
+  // that the residuals contained in the sum are not lost. Does nothing without feedback.
   virtual void put_back_delivered() = 0;
-  // Call it when this rank ends. Passes all messages that a link model still delays to MPI at once,
-  // so that no other rank waits for them.
+  // Call it when this rank ends. If a link model is still holding back messages, hands them all to
+  // MPI at once, so that no other rank waits for them.
   virtual void let_go() = 0;
   // Requests a count of saturated values in one encode of the next step (encode_sample.hpp). Does
   // nothing for exchanges without a scale.
@@ -170,8 +170,8 @@ class Exchange {
   void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:
-  // Adds the costs of `inner`, an exchange inside this one, to this exchange's costs and clears
-  // them there.
+  // Moves the costs of `inner`, an exchange inside this one, to this exchange: adds them to its
+  // costs and clears them in `inner`.
   void take_over_stats(Exchange& inner) {
     const ExchangeStats& more = inner.stats();
     stats_.encode_s += more.encode_s;

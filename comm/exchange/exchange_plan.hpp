@@ -9,15 +9,16 @@
 // message is one segment: a *partial* sum on its way to the rank that completes it, or the *total*.
 // That rank encodes the total once; other ranks forward it unchanged.
 //
-// Lists are free of deadlocks under two conditions. First, there is a total order of all messages
-// of all ranks that agrees with the order of every rank's list, and in which a message comes before
-// the messages that follow from it. Second, a rank sends at most `window` messages between a
+// Lists are free of deadlocks under two conditions. First, all messages of all ranks can be put
+// into one total order that agrees with the order of every rank's list. In it, each message comes
+// before the messages that follow from it. Second, a rank sends at most `window` messages between a
 // message and the one that follows from it. Proof: suppose that messages are stuck, and take the
-// first of them in that order. All messages before it have been handled. Hence its sender has a
-// free slot, and its receiver has posted its receive, because this message is its next one. The
-// message that follows from it can be sent, too: at most `window` sends lie between the two. If
-// fewer are under way, a slot is free. If all are, a receive is waiting for each of them, since
-// receivers keep `window` receives posted; one of them ends, and its slot becomes free.
+// first of them in that order. All messages before it have been handled. Hence the sender of the
+// first stuck message has a free slot. The receiver has posted the receive, because this message is
+// the next one on the receiver's list. The message that follows from it can be sent, too: at most
+// `window` sends lie between the two. If fewer than `window` sends are under way, a slot is free.
+// Otherwise a receive is waiting for each of these sends, since receivers keep `window` receives
+// posted. So one of the sends ends, and its slot becomes free.
 // (tests/comm/exchange/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
 #pragma once
 
@@ -113,8 +114,8 @@ struct PlanTask {
   int from = kNobody;  // the rank that the message comes from
   Take take = Take::nothing;
   Give give = Give::nothing;
-  // When the message arrives, the sum so far consists of this rank's own values alone. They count
-  // as zeros if they are not finite.
+  // Whether the sum so far consists of this rank's own values alone when the message arrives. If
+  // so, these values count as zeros when they are not finite.
   bool holds_only_own_values = false;
   // Whether the received or the sent message is in fp32 instead of the codec's format.
   bool takes_exact = false, gives_exact = false;

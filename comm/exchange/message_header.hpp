@@ -23,9 +23,10 @@ namespace dp {
 struct MessageHeader {
   // Kinds of messages. comm/mpi/prompt_gather.hpp defines the next number.
   static constexpr std::uint32_t kSegment = 0x44500001u, kStart = 0x44500002u;
-  // Flags that are added to the kind: some rank's input was not finite, and some rank wishes to
-  // stop. A total has a flag if one of its partial sums had it, and all ranks receive the same
-  // totals. Hence all ranks agree at the end of an exchange, without another message.
+  // Flags that are added to the kind. One means that some rank's input was not finite, the other
+  // that some rank wishes to stop. A total has a flag if one of its partial sums had it, and all
+  // ranks receive the same totals. Hence all ranks agree at the end of an exchange, without another
+  // message.
   static constexpr std::uint32_t kNotFinite = 0x100u, kStopWished = 0x200u;
 
   std::uint32_t kind = 0;
@@ -49,8 +50,8 @@ struct MessageHeader {
 };
 
 // The bytes of a segment's partial sums so far, and the ranks' combined word (RateWord). The note
-// of a partial sum counts its own payload and the payloads added into it; the note of a total is
-// complete.
+// of a partial sum counts the payload of this sum and the payloads that were added into it; the
+// note of a total counts all of them.
 struct RateNote {
   static constexpr std::uint16_t kAlarm = 0x8000;
 

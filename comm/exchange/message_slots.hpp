@@ -43,7 +43,7 @@ class MessageSlots {
   // The first free buffer from index `at` on, or kNone.
   [[nodiscard]] std::size_t free_receive(std::size_t at) const;
   void post(std::size_t receive, int from, int tag);
-  // Whether the message of the oldest receive that is not taken yet has arrived.
+  // Looks at the oldest receive that has not been taken yet: whether its message has arrived.
   [[nodiscard]] bool has_come() const {
     return receives_[arrival_order_[arrival_head_]].state == State::arrived;
   }
@@ -61,7 +61,7 @@ class MessageSlots {
   }
   // Sends a message that lies in send_buffer(send).
   void send(std::size_t send, std::span<const std::byte> message, std::span<const int> to, int tag);
-  // Sends on, unchanged, the message that was taken from that receive.
+  // Forwards the message that was taken from that receive, unchanged.
   void forward(std::size_t send, std::size_t receive, std::span<const std::byte> message,
                std::span<const int> to, int tag);
   [[nodiscard]] bool is_sending() const { return sends_under_way_ > 0; }

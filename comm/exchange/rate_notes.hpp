@@ -1,5 +1,5 @@
 // The rate notes of one exchange on one rank: reads them from messages, writes them into messages,
-// and adds up the bytes that, according to them, all ranks have sent in the step
+// and adds up the bytes that all ranks have sent in the step according to the notes
 // (rate_control.hpp).
 #pragma once
 

@@ -167,7 +167,8 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                                          std::span<std::byte> payload) {
   const bool has_received = task.take == Take::partial;
   Encode encode = make_encode(task, payload);
-  // A sample examines the values between adding and encoding, so these must be two calls then.
+  // A sample examines the values after adding and before encoding, so adding and encoding must then
+  // be two calls.
   encode.is_one_trip =
       has_received && !encode.is_sampled && encode.codec.is_on_device() && !task.takes_exact;
   if (has_received && !encode.is_one_trip) {

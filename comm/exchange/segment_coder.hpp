@@ -47,7 +47,7 @@ class SegmentCoder {
   void begin_step(std::uint64_t step);
   void measure_saturation() { sample_.measure_saturation(); }
 
-  // Marks a segment: some rank's input to it was not finite, as far as this rank knows.
+  // Marks a segment because some rank's input to it was not finite.
   void flag(std::uint32_t segment) { is_flagged_[segment] = 1; }
   [[nodiscard]] bool is_flagged(std::uint32_t segment) const { return is_flagged_[segment] != 0; }
   // Whether all segments whose total this rank holds were finite on all ranks.
@@ -70,7 +70,8 @@ class SegmentCoder {
 
   // Encodes the partial sums of up to kMostAtOnce tasks that take nothing, with
   // ExchangeSetup::threads. Writes the payload of tasks[i] to the start of payloads[i], and
-  // shortens payloads[i] to it. In a trace their common time is divided evenly among them.
+  // shortens payloads[i] to that payload. In a trace, the time of the whole call is divided evenly
+  // among the tasks.
   static constexpr std::size_t kSegmentsAThread = 4;  // waking a thread takes a third of an encode
   static constexpr std::size_t kMostAtOnce = kSegmentsAThread * CodecThreads::kMost;
   void encode_own(std::span<const PlanTask* const> tasks, std::span<std::span<std::byte>> payloads);

@@ -117,7 +117,7 @@ class SegmentExchange final : public Exchange {
   ExchangeSetup setup_;
   ExchangePlan plan_;
   int rank_;
-  std::vector<int> partners_;  // exchange start notices or first messages with this rank
+  std::vector<int> partners_;  // the ranks that exchange notices or messages with this one
   SegmentCoder coder_;
   RateNotes notes_;
   std::uint64_t step_ = 0;
@@ -266,8 +266,8 @@ void SegmentExchange::check_header(const MessageHeader& got, const MessageHeader
               want.step, setup_.bucket);
 }
 
-// Sends the next segment, or several segments if codecs have threads, as far as they need nothing
-// from other ranks.
+// Sends the next segment if it needs nothing from other ranks. If codecs have threads, sends
+// several such segments.
 bool SegmentExchange::send_own() {
   if (next_sent_ == plan_.tasks.size()) return false;
   std::array<const PlanTask*, kMostAtOnce> tasks = {};

@@ -12,9 +12,9 @@
 //                                     with the bits that the common step size would have taken
 //
 // The share is at least kLeastShare, and the step size is at most a factor of 2 away from the
-// common one. Each message carries its step size, so ranks need not agree on it. Because shares
-// follow the common step size, segments get in the mean over time the bits that the common step
-// size would give them ("equal slope", rate_control.hpp).
+// common one. Each message carries its step size, so ranks need not agree on it. Shares follow the
+// common step size. Averaged over time, each segment therefore gets the bits that the common step
+// size would give it ("equal slope", rate_control.hpp).
 //
 // Bits are estimated from a sample of the values. Nothing is allocated after construction.
 #pragma once

@@ -7,8 +7,9 @@
 
 namespace dp {
 
-// Adds the time from its construction to its destruction to a sum, and a slice of that time to a
-// track, if there is one. `slice` describes the slice; its begin and end are filled in.
+// Measures the time from its construction to its destruction. Adds this time to a sum and, if there
+// is a track, adds a slice to the track. `slice` describes the slice; the stopwatch fills in its
+// begin and end.
 class Stopwatch {
  public:
   Stopwatch(double& sum_s, TraceTrack* track, const TraceEvent& slice)

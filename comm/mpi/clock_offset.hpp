@@ -23,14 +23,14 @@ struct ClockReading {
 };
 
 // Collective; the ranks measure one after the other. `now_ns` reads this rank's clock. Each rank
-// makes 40 round trips. If none of them was short, as is usual on a busy processor, the rank goes
-// on for up to 0.1 s.
+// makes 40 round trips. If no round trip was short, as is usual on a busy processor, the rank makes
+// more of them, for up to 0.1 s.
 [[nodiscard]] ClockReading read_clock_offset(Communicator& communicator,
                                              const std::function<std::int64_t()>& now_ns);
 
-// Converts times of this rank's clock to rank 0's, from two readings at different moments. It
-// assumes that the offset changes linearly between and beyond them. It preserves the order of
-// times.
+// Converts times of this rank's clock to rank 0's, from two readings at different moments. The
+// conversion assumes that the offset changes linearly, between the readings and beyond them. The
+// converted times have the same order as the times.
 class ClockLine {
  public:
   ClockLine(const ClockReading& first, const ClockReading& last);

@@ -126,7 +126,7 @@ void Communicator::throw_damaged(std::string_view what, int from) const {
                     {.rank = rank_, .host = host()});
 }
 
-// Checks the part received from that rank against its checksum.
+// Checks the part that rank `from` sent against its checksum.
 void Communicator::check_part(std::span<const std::byte> part, int from, const char* what) const {
   if (from == rank_) return;
   if (crc32c(part) != received_checksums_[static_cast<std::size_t>(from)])

@@ -3,13 +3,13 @@
 // It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
 // the main thread until a Reducer exists, then the reducer's thread (Reducer::run runs functions
 // there). All ranks call every method marked "collective", in the same order. Every wait sleeps
-// between polls and has a deadline, whose error names the silent rank (deadline.hpp). Failures of
-// MPI and damaged messages throw Error(communication).
+// between polls and has a deadline. If a wait is too long, the error names the silent rank
+// (deadline.hpp). Failures of MPI and damaged messages throw Error(communication).
 //
 // Collective calls check received data before they use it (seal.hpp). Sums computed inside MPI
-// cannot be checked. Therefore sums and agreements gather all ranks' values, and each rank adds
-// them up. A checksum travels in a message of its own beside the data, so that the data need not be
-// copied; a text's checksum travels with its length.
+// cannot be checked. Therefore sums and agreements gather all ranks' values, and each rank computes
+// the result itself. A checksum travels in a message of its own beside the data, so that the data
+// need not be copied; a text's checksum travels with its length.
 #pragma once
 
 #include <mpi.h>
@@ -85,7 +85,7 @@ class Communicator {
   // A deadline that starts now, for code that does not wait through wait().
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
   // Sets the activity, such as "the loading of data", that the messages of all later waits name. If
-  // it is empty, each wait names its own activity.
+  // `activity` is empty, each wait names its own activity.
   void set_activity(std::string activity) { activity_ = std::move(activity); }
   // Sets the receiver of warnings about slow ranks. The thread that owns this object calls it.
   void set_warn(std::function<void(const std::string&)> warn) {
@@ -95,7 +95,7 @@ class Communicator {
   void set_patience(const Patience& patience) { liveness_.set_patience(patience); }
 
   // Runs f, which may take long and must not use MPI. Meanwhile another thread answers the other
-  // ranks' pings, so that they wait for this rank (up to Patience::with_busy).
+  // ranks' pings, so that those ranks keep waiting for this one (up to Patience::with_busy).
   template <class F>
   void busy(F f) {
     const Beats beats(*this);
@@ -133,9 +133,9 @@ class Communicator {
               all.size(), mine.size(), size_);
     all_gather_bytes(std::as_bytes(mine), all.data());
   }
-  // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
-  // and writes the parts that this rank receives into `all`, in the order of their senders.
-  // first_of_rank is the same on all ranks.
+  // Collective: divides `mine` into parts and sends one to each rank. The part for rank r begins at
+  // first_of_rank[r] and ends before first_of_rank[r + 1]. Writes the parts that this rank receives
+  // into `all`, in the order of their senders. first_of_rank is the same on all ranks.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
@@ -157,7 +157,7 @@ class Communicator {
   void barrier();
 
   // Collective. If any rank has is_ok == false, all ranks throw an AgreedError with the message and
-  // kind of the lowest such rank.
+  // kind of the lowest rank that has it.
   void agree(bool is_ok, const std::string& message, ErrorKind kind = ErrorKind::usage);
   // Collective: runs f on every rank, then agrees, so that an exception on one rank is thrown on
   // all. f does not use MPI and may take as long as it needs (busy()).
@@ -203,7 +203,7 @@ class Communicator {
 
   // While a Busy exists, this rank reports to the other ranks that it is busy with work of its own,
   // and they wait while the work advances. The work must call comes_on() often. Unlike the function
-  // of busy(), it may use MPI.
+  // that busy() runs, the work may use MPI.
   class Busy {
    public:
     explicit Busy(Communicator& owner) : owner_(owner), before_(owner.whereabouts_) {

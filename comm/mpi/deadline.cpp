@@ -27,7 +27,7 @@ constexpr double kQuestions = 8.0;
 // kMostTurns_s.
 constexpr double kTurn_s = 0.5, kMostTurns_s = 5.0;
 // If more than half of the ranks are silent, this rank is probably cut off itself. It then waits
-// this long before it reports, so that the other ranks report first and mpirun has been ended
+// this long before it reports. By then the other ranks have reported the failure and ended mpirun
 // (job_end.hpp).
 constexpr double kCutOff_s = 6.5;
 
@@ -43,15 +43,15 @@ Deadline::Deadline(Liveness& liveness, const std::vector<std::string>& hosts, Pe
                    int rank, double timeout_s)
     : liveness_(&liveness), hosts_(&hosts), links_(links), rank_(rank), timeout_s_(timeout_s) {}
 
-// Whether the timeout is over, and half of a timeout has passed since the first ping and since the
-// rank's last answer.
+// True if the timeout is over and the rank has not answered for half of a timeout. The time without
+// an answer is counted from the first ping at the earliest.
 bool Deadline::is_silent(int rank) const {
   if (rank == rank_ || seconds_since(since_) <= timeout_s_) return false;
   const Clock::time_point heard = std::max(asked_, liveness_->answered_at(rank));
   return seconds_since(heard) > 0.5 * timeout_s_;
 }
 
-// Whether all ranks have answered for too long without any progress.
+// For ranks that all answer: whether the run has made no progress for as long as patience() allows.
 bool Deadline::is_patience_over() {
   std::uint64_t done = 0;
   bool is_busy = false;
@@ -109,8 +109,8 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// The rank that is furthest behind, among this rank and the ranks that answer. The other ranks are
-// probably waiting for it.
+// Of this rank and the ranks that answer, returns the rank that is furthest behind. The other ranks
+// are probably waiting for it.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);
@@ -202,13 +202,13 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
       fmt::format(
           "{} has made no progress for {:.0f} s, although every rank answers; "
           "{} is the furthest behind: {}; if a step may take this long, raise the timeout, now "
-          "{:g} s (for ranks that answer the limit is {:g} timeouts, for a busy one {:g})",
+          "{:g} s (the limit is {:g} timeouts if all ranks answer, {:g} if one is busy)",
           what, waited_s, name(slowest), place(where), timeout_s_,
           liveness_->patience().with_living, liveness_->patience().with_busy),
       Setting{"timeout"});
 }
 
-// Only one rank warns: the lowest that is not slow itself.
+// Only one rank warns: the lowest rank that is not slow itself.
 void Deadline::warn(const Whereabouts& mine, const std::string& what) {
   has_warned_ = true;
   warned_of_.clear();

@@ -1,7 +1,7 @@
-// The deadline of a wait: when nothing has moved for too long, it identifies the rank at fault and
-// ends the run.
+// The deadline of a wait: when nothing has moved for too long, the deadline identifies the rank at
+// fault and ends the run.
 //
-// When nothing has moved for half of the timeout (5 s at most), it pings every other rank
+// When nothing has moved for half of the timeout (5 s at most), this rank pings every other rank
 // repeatedly (liveness.hpp). The answers decide what happens:
 //
 //     no answer for half of the timeout   that rank is silent: the run ends, and the message names

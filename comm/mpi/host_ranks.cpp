@@ -17,10 +17,10 @@ namespace dp {
 namespace {
 
 constexpr const char* kRank = "OMPI_COMM_WORLD_RANK";
-// kJob identifies the job. The two variables in kDaemons identify the daemon that has started the
-// rank, because in tests several "hosts" of a job run under one kernel. Open MPI 4 sets the first
-// one to the daemon's address. Open MPI 5 and Slurm set the second one to a folder of the daemon's
-// own.
+// kJob identifies the job. The job alone is not enough: in tests, several "hosts" of a job run
+// under one kernel. A host is therefore identified by the daemon that has started its ranks, which
+// is given by one of the two variables in kDaemons. Open MPI 4 sets the first one to the daemon's
+// address. Open MPI 5 and Slurm set the second one to a folder of the daemon's own.
 constexpr const char* kJob = "PMIX_NAMESPACE";
 constexpr std::array kDaemons = {"OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_TMPDIR"};
 
@@ -94,8 +94,8 @@ std::vector<HostRank> ranks_on_this_host() {
                             .process = static_cast<pid_t>(number(name)),
                             .is_stopped = letter == 'T' || letter == 't'};
     if (found.rank < 0) continue;
-    // A wrapper script has the rank's environment, too; the process that was started last is the
-    // rank.
+    // A wrapper script has the same environment as its rank. Of these processes, the one that was
+    // started last is the rank.
     const auto same = std::ranges::find(ranks, found.rank, &HostRank::rank);
     if (same == ranks.end()) {
       ranks.push_back(found);

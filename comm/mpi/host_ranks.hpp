@@ -18,8 +18,9 @@ struct HostRank {
 // Sorted by rank; includes this rank.
 [[nodiscard]] std::vector<HostRank> ranks_on_this_host();
 
-// This rank's number and the numbers of ranks, from the environment that mpirun or srun has set.
-// They are valid even before MPI_Init. A number that is not set is -1.
+// This rank's number, the number of ranks, and the number of ranks on this host, from the
+// environment that mpirun or srun has set. They are valid even before MPI_Init. A number that is
+// not set is -1.
 [[nodiscard]] int rank_from_launcher();
 [[nodiscard]] int size_from_launcher();
 [[nodiscard]] int local_size_from_launcher();

@@ -5,12 +5,12 @@
 //     run(f)      waits for the job and throws its exception; the thread continues.
 //     post(...)   returns at once; wait() waits for the job. An exception of the job is a failure.
 // A *failure* (an exception of a posted job, of start or of idle) ends the thread. Every call that
-// waits for an unfinished job throws it, and so does every later post() and run(). Nothing is
-// restarted.
+// waits for an unfinished job throws the failure, and so does every later post() and run(). Nothing
+// is restarted.
 //
 // Jobs are numbered in the order in which they are posted; job 0 does not exist and counts as over.
 // A long job checks must_stop() and sleeps in nap(). stop() and the destructor ask the running job
-// to end, wait until it has ended, and drop the jobs after it.
+// to end, wait until it has ended, and drop all later jobs.
 //
 // Any thread may call these functions, except a job on its own thread. Nothing is allocated while
 // at most kUsualJobs are waiting.

@@ -6,11 +6,11 @@
 // after the other.
 //
 // A message takes more bytes on the wire than it contains: 66 more for every 1448. The model counts
-// these, as tc's token bucket does, which counts frames of TCP over Ethernet. A link may make up
-// for kSlack_s of idle time, so that a thread that wakes up a little late loses no time on the
-// link.
+// this overhead, too. So does tc's token bucket, because it counts whole frames of TCP over
+// Ethernet. A link may make up for kSlack_s of idle time, so that a thread that wakes up a little
+// late loses no time on the link.
 //
-// Times are in seconds of any clock that does not go backwards. Only one thread may use it.
+// Times are in seconds of any clock that does not go backwards. Only one thread may use the model.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,9 @@ class LinkModel {
     sent_until_s_ = std::max(sent_until_s_, now_s - kSlack_s) + seconds(bytes);
     return sent_until_s_;
   }
-  // Returns the time at which a message arrives that the sender's link has carried until now. The
-  // receiver's link carried it at the same time, unless it was busy with other messages.
+  // Returns the arrival time of a message, now that the sender's link has carried all of it. The
+  // receiver's link carried the message at the same time, unless that link was busy with other
+  // messages.
   [[nodiscard]] double receive(std::size_t bytes, double now_s) {
     received_until_s_ = std::max(received_until_s_ + seconds(bytes), now_s - kSlack_s);
     return std::max(received_until_s_, now_s);

@@ -33,9 +33,9 @@ Liveness::~Liveness() {
     MPI_Cancel(&receive_);
     MPI_Wait(&receive_, MPI_STATUS_IGNORE);
   }
-  // A send to a rank that does not answer may never complete, and Open MPI cannot cancel it: MPI
-  // may read its buffer at any time. Buffers of unfinished sends are therefore kept until the
-  // process ends.
+  // A send to a rank that does not answer may never complete, and Open MPI cannot cancel a send.
+  // MPI may therefore read the buffer at any time, so buffers of unfinished sends are kept until
+  // the process ends.
   using Kept = std::vector<std::vector<Outgoing>>;
   static Kept& kept = *new Kept;
   for (auto* slots : {&questions_, &answers_, &ends_}) {

@@ -22,8 +22,8 @@
 namespace dp {
 
 // A rank's place in the run, as the rank reports it. `buckets_begun` counts the buckets of training
-// step `step`. While `is_busy` is set, it counts finished pieces of the other work, if the rank
-// counts them.
+// step `step`. While `is_busy` is set, `buckets_begun` counts finished pieces of the rank's other
+// work instead, if the rank counts them.
 struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
@@ -59,7 +59,7 @@ class Liveness {
   // The time of the rank's last answer; the clock's epoch if it has not answered since ask().
   [[nodiscard]] Clock::time_point answered_at(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
-  // Notifies the other ranks that this rank ends the job and reports the reason.
+  // Notifies the other ranks that this rank will report the failure and end the job.
   void tell_end();
   // Whether another rank has sent that notification.
   [[nodiscard]] bool is_ending() const { return is_ending_; }

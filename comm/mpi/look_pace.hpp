@@ -1,10 +1,10 @@
 // How long to sleep between two polls ("looks") of the network.
 //
 // MPI moves bytes only during a look, and a look takes about ten microseconds of processor time
-// that the computation could use. With four looks between two events (a message sent or received),
-// an event is noticed late by an eighth of the time between events, on average. The link does not
-// idle meanwhile: several segments are on it at once, and the kernel's socket buffers hold more
-// bytes than the link carries during the longest sleep.
+// that the computation could use. An event is a message sent or received. With four looks between
+// two events, an event is noticed with a mean delay of an eighth of the time between events. The
+// link does not idle meanwhile: several segments are on it at once, and the kernel's socket buffers
+// hold more bytes than the link carries during the longest sleep.
 #pragma once
 
 #include <algorithm>

@@ -116,7 +116,7 @@ std::vector<std::string> items_of(std::string_view list) {
   return items;
 }
 
-// Whether an item of Open MPI's list, a name or a network, selects this interface.
+// Whether an item of Open MPI's list selects this interface. An item is a name or a network.
 bool is_chosen(const NetworkInterface& one, const std::string& item) {
   const std::optional<Network> network = parse_network(item);
   return network ? network->has(one) : one.name == item;

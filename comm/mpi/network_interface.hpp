@@ -27,9 +27,9 @@ struct NetworkInterface {
 [[nodiscard]] std::vector<NetworkInterface> network_interfaces();
 
 // Chooses the best interface; returns null if there is none. The criteria are, the most important
-// first: it is not a bridge of a container engine or hypervisor; it is in a network of the
-// launcher, whose addresses are `launcher`; it has the default route; it is hardware; it comes
-// first in `all`.
+// first: it is not a bridge of a container engine or hypervisor; one of the launcher's addresses
+// (`launcher`) is in its network; it has the default route; it is hardware; it comes first in
+// `all`.
 [[nodiscard]] const NetworkInterface* choose_interface(std::span<const NetworkInterface> all,
                                                        std::span<const std::uint32_t> launcher);
 

@@ -42,7 +42,8 @@ class PeerLinks {
 
   // The bytes that this process has sent on its connections to the ranks' hosts since they were
   // opened, including headers of Ethernet, IP and TCP, acknowledgements and retransmissions.
-  // Nothing if there is no such connection, or if the kernel does not count bytes (before 4.19).
+  // Returns nothing if there is no such connection, or if the kernel does not count bytes (before
+  // 4.19).
   [[nodiscard]] std::optional<double> sent_on_wire() const;
 
  private:
@@ -53,7 +54,7 @@ class PeerLinks {
   };
   [[nodiscard]] std::map<std::string, Counts> count() const;
 
-  std::map<std::uint32_t, std::string> host_of_;  // by address; only addresses of a single host
+  std::map<std::uint32_t, std::string> host_of_;  // by address; without shared addresses
   std::map<std::string, Counts> marked_;
 };
 

@@ -189,7 +189,7 @@ void PromptGather::check(std::size_t i) const {
   }
   throw_error(ErrorKind::communication,
               "rank {} sent {} bytes with the header {:08x} {} {} {} instead of gathering {} of {} "
-              "floats: its program differs",
+              "floats: its program differs from this rank's",
               other(i), received_bytes_[i], header.kind, header.number, header.pass, header.floats,
               number_, floats);
 }

@@ -6,9 +6,9 @@
 // segments and sends the floats before the next segment. The floats wait only for segments that MPI
 // already has.
 //
-// Every rank sends its message directly to every other rank, in all topologies: one hop, since the
-// computation is waiting. The cost of a gathering on each rank:
-//     messages (P - 1), wire bytes (P - 1)(20 + 4 floats)
+// Every rank sends its message directly to every other rank, in all topologies. More than one hop
+// would take longer, and the computation is waiting. The cost of a gathering on each rank:
+//     messages (P - 1), wire bytes (P - 1)(20 + 4 x floats)
 // The streams of buckets and these messages have different tags (tags.hpp), so neither can be taken
 // for the other, whatever the order and the timing.
 //
@@ -18,8 +18,8 @@
 //     u32 pass     0 forward, 1 backward
 //     u32 floats   that follow
 //
-// Failures: a damaged or unexpected message throws Error(communication), which names its sender.
-// When the reducer ends, with or without a failure, every waiting and every later gather() throws.
+// Failures: a damaged or unexpected message throws Error(communication) that names the sender. When
+// the reducer ends, with or without a failure, every waiting and every later gather() throws.
 #pragma once
 
 #include <algorithm>
@@ -72,7 +72,8 @@ class GatherDesk final : public RankGather {
   [[nodiscard]] bool has_request() const { return has_request_.load(std::memory_order_acquire); }
   [[nodiscard]] const Request& request() const { return request_; }  // while has_request()
   void served();
-  // Requests are no longer served, because of `why` if it is not null.
+  // From now on requests are no longer served. Waiting and later calls of gather() throw `why`, or
+  // a general error if `why` is null.
   void close(std::exception_ptr why);
 
  private:
@@ -144,7 +145,8 @@ class PromptGather {
   std::unique_ptr<Channel> channel_;
   std::vector<std::size_t> received_bytes_;  // by other rank
   std::size_t arrived_ = 0;
-  // Two buffers in turn: a rank may get its next request before its last sends have ended.
+  // The two buffers are used in turn, because a rank may get its next request before its last sends
+  // have ended.
   std::size_t sends_under_way_[2] = {0, 0};
   std::uint32_t number_ = 0;
   bool is_under_way_ = false;

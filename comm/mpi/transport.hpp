@@ -1,19 +1,19 @@
 // Tagged messages between ranks: all that an exchange knows of the network.
 //
 // A transport belongs to one rank. An exchange opens a channel on it, with a *slot* for each
-// transfer that may be under way at the same time. receive() and send() occupy a slot, until poll()
-// has reported the end of its transfer:
+// transfer that may be under way at the same time. receive() and send() occupy a slot until poll()
+// has reported the end of the transfer:
 //
 //     receive   the next message of that tag from that rank is written to `buffer`
 //     send      `message` goes to that rank; it must not change until the transfer has ended
 //     poll      reports the transfers that have ended since the last call; nothing here waits
 //
 // Messages of one tag arrive from a rank in the order in which it sent them; messages of different
-// ranks or tags arrive in any order. A message completes the oldest receive() of its rank and tag.
-// It may arrive before that receive().
+// ranks or tags arrive in any order. A message completes the oldest receive() of its rank and tag,
+// even if the message arrives before this receive() is called.
 //
-// Every message ends with a seal (seal.hpp). Its sender writes it, and its receiver calls
-// check_seal().
+// Every message ends with a seal (seal.hpp). The sender writes the seal, and the receiver checks it
+// by check_seal().
 //
 // A *notice* is a message of a few bytes about its sender's state. receive_notice() accepts it from
 // any rank, and a transport that delays messages does not delay notices.

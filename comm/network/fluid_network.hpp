@@ -3,18 +3,18 @@
 // Every host has one port, which sends and receives at the same time. Messages from one rank to
 // another (a *flow*) are carried one after the other, in the order in which they were sent.
 // Different flows run at the same time. They share the ports as TCP's flows do in the long run:
-// rates are *max-min fair*, so that no flow could be faster without slowing down a flow that is not
-// faster (Bertsekas, Gallager: Data Networks, 6.5.2). The rates are found by filling: the rates of
-// all flows grow together until a port is full. The flows of that port keep the rate that they have
-// reached, and the rates of all other flows continue to grow.
+// rates are *max-min fair*, so that speeding up a flow would always slow down another flow that is
+// at most as fast (Bertsekas, Gallager: Data Networks, 6.5.2). The rates are found by filling: the
+// rates of all flows grow together until a port is full. The flows of that port keep the rate that
+// they have reached, and the rates of all other flows continue to grow.
 //
 // Messages between ranks of one host do not pass a port. Each pair of these ranks has the rate
 // `inside_bytes_per_s` for itself.
 //
 // A port may have a token bucket in each direction, as kernels and providers use it to limit rates.
 // While nothing passes the port, the bucket gathers tokens at the port's rate, up to `burst_bytes`.
-// Then as many bytes as it has tokens may pass at once. The burst of a message is limited by the
-// tokens of both its ports.
+// After the pause, as many bytes as the bucket has tokens may pass at once. The burst of a message
+// is limited by the tokens of both its ports.
 //
 // A message's last byte leaves at the end of its transfer and arrives `latency_s` later.
 #pragma once

@@ -46,10 +46,11 @@ struct BurstTrips {
   double bytes = 0.0;
 };
 
-// The bytes that a link lets through at once after a pause (*burst*). For n >= burst bytes, a trip
-// takes none_s + (n - burst) / rate. The result is 0 in two cases: if the rate that follows from
-// the trips differs from the link's rate by more than a quarter, as with a burst of more than
-// `bytes`, or if the burst saves less than 0.3 ms, since polls of the network may be that late.
+// The bytes that a link lets through at once after a pause (*burst*). A trip of n >= burst bytes
+// takes none_s + (n - burst) / rate. The result is 0 if the rate that follows from the trips
+// differs from the link's rate by more than a quarter, for example because the burst is longer than
+// `bytes`. The result is also 0 if the burst saves less than 0.3 ms, because polls of the network
+// may be that late.
 [[nodiscard]] double estimate_burst(const BurstTrips& trips, double bytes_per_s);
 
 }  // namespace dp

@@ -59,8 +59,7 @@ struct Neighbours {
 };
 
 // The pause between two polls ("looks") of a loop. While something moves, and for eager_s seconds
-// after that, after_look() returns at once. After that time it sleeps, answers pings and checks the
-// deadline.
+// after that, after_look() returns at once. Later calls sleep, answer pings and check the deadline.
 class Pause {
  public:
   Pause(Communicator& communicator, double eager_s)
@@ -124,7 +123,7 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   const auto begin_s = now_s();
   double sent_s = begin_s, next_s = begin_s + what.pause_s;
   bool is_pausing = pings;
-  // The first byte of the last ping is 1, that of the others 0.
+  // The first byte is 1 in the last ping and 0 in all other pings.
   const auto send = [&] {
     const std::size_t trips = round_trips.size() + 1;
     const bool is_long = trips >= what.fewest && now_s() - begin_s > what.long_enough_s;
@@ -353,7 +352,8 @@ double probe_burst(Communicator& communicator, const LinkProbe& link) {
   constexpr double kPing_s = 8e-3, kLeast_bytes = 16e3, kMost_bytes = 256e3;
   // Longer than most links need to refill their token bucket: the lab's links need 1.25 to 3.2 ms.
   constexpr double kRefill_s = 10e-3;
-  // Only the first two neighbours with a network in between measure. All other links are idle.
+  // Only the first pair of neighbours with a network between them measures. All other links are
+  // idle.
   const auto& hosts = communicator.hosts();
   const auto is_network_behind = [&](int rank) {
     return hosts[static_cast<std::size_t>(rank)] != hosts[static_cast<std::size_t>(rank) + 1];
@@ -384,8 +384,8 @@ double probe_burst(Communicator& communicator, const LinkProbe& link) {
 
 namespace {
 
-// At few planned bits: the size, in bytes of fp32, of a bucket whose payload is kTimesTheFrames
-// times as large as the headers around it; otherwise 0.
+// If few bits are planned, returns the bucket size, in bytes of fp32, for which the payload is
+// kTimesTheFrames times as large as the headers around it. Returns 0 for all other codecs.
 std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
   if (!has_few_bits(codec)) return 0;
   constexpr double kTimesTheFrames = 16.0, kBitsAByte = 8.0;

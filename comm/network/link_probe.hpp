@@ -20,10 +20,10 @@
 //               the stream that it acknowledges.
 //
 // Time: the measurement takes about 1 s if round trips are short, 2 s at 1 Mbit/s, and 45 round
-// trips if these are long. It stops after 8 s + 40 round trips if the rate never becomes steady,
-// because frames are lost on a long path or other programs use the link. The uncertainty then shows
-// how far TCP's rate varies within seconds. If all ranks are on one host, there is no network: the
-// fastest of three streams of 8 MiB counts.
+// trips if these are long. It stops after 8 s + 40 round trips if the rate does not become steady,
+// for example because a long path loses frames or other programs use the link. The uncertainty then
+// shows how far TCP's rate varies within seconds. If all ranks are on one host, there is no
+// network: the fastest of three streams of 8 MiB counts.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,8 @@ struct LinkProbe {
   double uncertainty = 1.0;
   double fastest_bytes_per_s = 0.0;  // the fastest link's in the same measurement
 
-  // Rates that differ by less than this factor may differ only by errors of the measurement.
+  // If two rates differ by less than this factor, the difference may be an error of the
+  // measurement.
   static constexpr double kClearly = 1.25;
   [[nodiscard]] bool has_faster_links() const {
     return fastest_bytes_per_s > kClearly * bytes_per_s;
@@ -69,36 +70,37 @@ struct LinkProbe {
 // through at once after a pause. Links with a rate limiter (a token bucket) have such a burst. It
 // is measured on one link while all others are idle, by comparing a message of about 8 ms with one
 // twice as long (estimate_burst). The measurement takes a quarter of a second, and up to a second
-// on slow links. The result is 0 if there is no burst, if the burst is longer than the message, on
-// one host, and on links slower than 1.2 Mbit/s, which are not measured.
+// on slow links. The result is 0 if there is no burst, or if the burst is longer than the message.
+// It is also 0 if nothing is measured: if all ranks are on one host, or if the link is slower than
+// 1.2 Mbit/s.
 [[nodiscard]] double probe_burst(Communicator& communicator, const LinkProbe& link);
 
 // The codec's bytes as a fraction of fp32's, in segments of the usual size. `tensors` is as in
 // choose_bucket_bytes().
 [[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 
-// The size of buckets, in bytes of fp32: the least size with which a bucket spends twice as much
-// time on the wire as in waiting for messages to arrive and threads to wake up,
+// The size of buckets, in bytes of fp32: the smallest size for which a bucket's time on the wire is
+// twice the time of waiting until messages have arrived and threads have woken up,
 //
 //     2(P-1)/P * size * share / rate = 2 * 2(P-1) * (latency + 0.5 ms),
 //
 // with share = payload_share(). The size is rounded up to 1/4, 1/2, 1, 2, 4 or 8 MiB, so that
 // slightly different measurements give the same buckets. Smaller buckets leave earlier and end
-// sooner after backward; larger ones wait less. `tensors` are the model's tensors: the share of
-// codecs that factor matrices follows from their shapes (1 without tensors). With a codec that has
-// a rate, the model is divided into at least six buckets. At few planned bits (has_few_bits), a
+// sooner after backward; larger ones wait less. `tensors` are the model's tensors: for codecs that
+// factor matrices, the share depends on the matrices' shapes (1 without tensors). With a codec that
+// has a rate, the model is divided into at least six buckets. At few planned bits (has_few_bits), a
 // bucket's payload is at least sixteen times as large as the headers around it. If the link was not
-// measured (0 bytes a second), the size is 10^6 bytes, or the size that few planned bits require if
-// that is larger.
+// measured (0 bytes a second), the size is 10^6 bytes or, if larger, the size that few planned bits
+// require.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});
 
 // The number of segments of a bucket that may be on the wire at once (ReducerOptions::window; it
 // does not change the sums). On a long path the message that follows from a segment arrives late,
-// so the window covers twice the bytes that the link carries in a round trip plus 1 ms. The window
-// is at least 4, which is enough for short paths, and at most 32. `segment_bytes` counts bytes of
-// fp32.
+// so the window covers twice as many bytes as the link carries in the time of a round trip plus 1
+// ms. The window is at least 4, which is enough for short paths, and at most 32. `segment_bytes`
+// counts bytes of fp32.
 [[nodiscard]] std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
                                         std::size_t segment_bytes);
 

@@ -1,9 +1,9 @@
 // Outline: the loop in step() handles the earlier of two events, the first in the queue and the
-// network's next one. Every rank is an Engine. At its turn an engine starts one action (act), of
-// the next bucket that has one. When the action is over, it sends the action's messages and takes
-// its next turn. An engine without anything to do waits until a bucket becomes ready, a message
-// arrives or one of its messages has left (wake). end() adds the step's times to the forecast, and
-// result() divides the sums by the numbers of steps and ranks.
+// network's next one. Every rank is an Engine. At its turn an engine starts one action (act()) for
+// the next bucket that has something to do. When the action is over, it sends the action's messages
+// and takes its next turn. An engine without anything to do waits until a bucket becomes ready, a
+// message arrives or one of its messages has left (wake). end() adds the step's times to the
+// forecast, and result() divides the sums by the numbers of steps and ranks.
 #include "comm/network/step_simulation.hpp"
 
 #include <algorithm>
@@ -40,12 +40,12 @@ struct Event {
 
 // A bucket on one rank.
 struct Progress {
-  std::size_t sum = 0;  // the running one
+  std::size_t sum = 0;  // the sum that is running
   bool has_begun_sum = false;
   std::size_t next_handled = 0, next_sent = 0;
   // By sum and rank: the number of messages that have arrived, and that have been handled.
   std::vector<std::vector<std::size_t>> arrived, handled;
-  // By place in the window: the number of targets to which its message has not left yet.
+  // By place in the window: the number of targets to which this place's message has not left yet.
   std::vector<std::size_t> under_way;
   bool is_delivered = false;
 };

@@ -12,23 +12,23 @@
 //     an action         encodes, decodes, takes or sends one segment; its duration is
 //                         floats x (encode + decode seconds per float)
 //                         + messages x message_s + their bytes x byte_s
-//     a message         is carried by the ports (fluid_network.hpp): its last byte leaves when they
-//                       have carried it and arrives one latency later. A rank has at most `window`
-//                       segments of a bucket on the wire.
+//     a message         is carried by the ports (fluid_network.hpp): its last byte leaves when
+//                       the ports have carried the message, and arrives one latency later. A rank
+//                       has at most `window` segments of a bucket on the wire.
 //     delivered(r, j)   the last action of bucket j is over
 //     exposed(r)        max(0, max over j of delivered(r, j) - backward(r))
 //     step(r)           max(backward(r), max over j of delivered(r, j)) + after(r)
 //
 // While backward runs, the thread takes processor time from it: an action of d seconds delays the
 // rest of backward by `stolen` x d. When the thread has nothing to do, it sleeps (look_pace.hpp):
-// the next event arrives at a random time of its nap, and the thread needs LookPace::kWakeUp_s to
-// wake up. With a constant delay of half a nap instead of a random one, simulated steps would be
-// too short: on a ring, each message follows from a neighbour's message and one of the rank's own,
-// and the later of the two counts. The random numbers are the same in every simulation. Naps can be
-// switched off (StepSetup::sleeps).
+// the next event arrives at a random time during the nap, and the thread needs LookPace::kWakeUp_s
+// to wake up. With a constant delay of half a nap instead of a random one, simulated steps would be
+// too short: on a ring, each message waits for the later of two messages, one from the neighbour
+// and one of the rank itself. The later of two random delays is longer than the mean delay. The
+// random numbers are the same in every simulation. Naps can be switched off (StepSetup::sleeps).
 //
-// Each rank begins its next step when its own last one is over, so a late rank delays the others
-// only through the exchange.
+// Each rank begins its next step when its own previous step is over, so a late rank delays the
+// others only through the exchange.
 #pragma once
 
 #include <cstddef>
@@ -91,9 +91,9 @@ struct StepSetup {
   double byte_s = 0.0;                     // the thread's time for each of their bytes
   double stolen = 0.0;
   bool sleeps = false;
-  // The number of cores that all ranks' threads share, if nothing else computes. If n threads are
-  // in an action when an action begins, and n exceeds this number, that action takes n/shared_cores
-  // times as long. 0: each rank has its own core.
+  // The number of cores that all ranks' threads share, if nothing else computes. An action that
+  // begins while n - 1 other threads are in actions takes max(1, n/shared_cores) times as long. 0:
+  // each rank has its own core.
   double shared_cores = 0.0;
 };
 

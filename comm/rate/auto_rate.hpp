@@ -28,9 +28,10 @@ struct BusyPeriod {
 
   [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
   // How late a message is noticed, in the mean. A message that arrives during a nap waits on
-  // average for half of the nap, and is more likely to meet a long nap than a short one. This alone
-  // would give half of the result. It is doubled because the exchange waits for the last of several
-  // messages. When computation keeps all cores busy, naps last for milliseconds.
+  // average for half of the nap, and is more likely to meet a long nap than a short one. These two
+  // facts alone would give half of the result. The result is doubled because the exchange waits for
+  // the last of several messages. When computation keeps all cores busy, naps last for
+  // milliseconds.
   [[nodiscard]] double late_s() const {
     return end_s > begin_s ? nap_squares / (end_s - begin_s) : 0.0;
   }
@@ -63,7 +64,8 @@ class LinkRateEstimate {
   // least_overhead_s: the least time of the period with no byte on the wire, because of latencies
   // and wake-ups.
   void add(const BusyPeriod& period, double least_overhead_s);
-  // Adds a period that was mostly a wait for other ranks. It only bounds the bandwidth from below.
+  // Adds a period that was mostly a wait for other ranks. Such a period only bounds the bandwidth
+  // from below.
   void add_late(const BusyPeriod& period);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
   // The time of a period with no byte on the wire, as far as it is known.
@@ -94,15 +96,16 @@ inline constexpr std::array<DenseForm, 4> kDenseForms{{{4, 4.0 + 32.0 / 2048, "q
                                                        {16, 16.0, "bf16"},
                                                        {32, 32.0, "none"}}};
 
-// The `bits` of the dense form whose bits_per_value equals planned_bits exactly; 0 if there is
-// none, since values are then entropy-coded.
+// The `bits` of the dense form whose bits_per_value equals planned_bits exactly; 0 if there is no
+// such form, which means that values are entropy-coded.
 [[nodiscard]] unsigned dense_bits_of(double planned_bits);
 
-// Chooses whether `auto` sends a dense form, and which one: the finest form of which the links
-// could have carried kMargin times the bits for kPatience consecutive training steps. When a link
-// carries less than the form in use needs, the choice changes at once to a coarser form or to
-// entropy coding, and finer forms then have to fit for twice as many steps as before. The choice is
-// the same on all ranks, since it depends only on values that they agree on.
+// Chooses whether `auto` sends a dense form, and which one: the finest form that fits. A form fits
+// if, in each of the last kPatience training steps, the links could have carried kMargin times its
+// bits. When a link carries less than the form in use needs, the choice changes at once to a
+// coarser form or to entropy coding. From then on, finer forms have to fit for twice as many steps
+// as before. The choice is the same on all ranks, since it depends only on values that they agree
+// on.
 class DenseChoice {
  public:
   static constexpr double kMargin = 1.1;
@@ -115,7 +118,7 @@ class DenseChoice {
 
  private:
   std::int64_t form_ = 0, steps_ = 0,
-               patience_ = kPatience;  // form_: 0, or its index in kDenseForms + 1
+               patience_ = kPatience;  // form_: 0 for none, else 1 + index in kDenseForms
 };
 
 struct AutoRateOptions {
@@ -142,8 +145,8 @@ class AutoRate {
   static constexpr double kMostPeerWait = 0.2;
   // The least overhead of each message that follows from another one.
   static constexpr double kWakeUp_s = LookPace::kWakeUp_s;
-  // After each step, the deadline of the next ones is brought forward by this fraction of the
-  // step's exposed time beyond the slack.
+  // After each step, the deadline for later steps is brought forward by this fraction of the step's
+  // exposed time beyond the slack.
   static constexpr double kGain = 0.1;
 
   // `buckets` need elements and fixed bytes, but no times; hops and wire_factor are the topology's.

@@ -74,7 +74,8 @@ CompressChoice parse_compress(std::string_view text) {
   }
   if (text.starts_with("fewest:")) {
     throw SettingError(Setting{"codec"}, fmt::format("{:.60}", text),
-                       "fewest chooses its bits and has no keys; to set them, use ecq:bits=X");
+                       "fewest has no keys, because it chooses the bits itself; to choose the "
+                       "bits, use ecq:bits=X");
   }
   if (text != "auto" && !text.starts_with("auto:")) {
     check_name(text);

@@ -18,12 +18,12 @@ namespace dp {
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
   // Few bits deliver a parameter's gradient in rare lumps, which Adam divides by their own size
-  // (adam_velocity.hpp). Its gradients therefore need many bits. Sending Adam's steps with 0.1 bits
-  // raised the loss of a GPT of 0.8 million parameters by 2 %; with 0.35 bits it did not.
+  // (adam_velocity.hpp). Gradients for Adam therefore need many bits. Sending Adam's steps with 0.1
+  // bits raised the loss of a GPT of 0.8 million parameters by 2 %; with 0.35 bits it did not.
   static constexpr double kLeastForAdam = 2.0, kLeastOfAdamsSteps = 0.35;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
-  bool allows_dense = true;  // also the forms of DenseForm; false if the user gave max=
+  bool allows_dense = true;  // DenseForm's forms, too; false if the user gave max=
 
   // The limits at `progress`, the fraction of the run so far (below 0: not known). Unless the user
   // gave max=, most_bits rises to the bits that a run with a mean of most_bits would plan at that
@@ -39,9 +39,9 @@ struct RateLimits {
 // The kind of the exchanged values. The bits of `fewest` and the least_bits of `auto` depend on it.
 enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
 
-// The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss. They are
-// fewer for large models, and more if there are more than 8 ranks. Fitted to trainings of ResNet-20
-// and ResNet-18 (experiments/studies/fewest.md).
+// The fewest bits a value, in the mean of a run, that are expected to keep fp32's loss. Large
+// models need fewer bits, and more than 8 ranks need more. Fitted to trainings of ResNet-20 and
+// ResNet-18 (experiments/studies/fewest.md).
 [[nodiscard]] double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks);
 
 struct CompressChoice {

@@ -118,13 +118,14 @@ class MagnitudeHistogram {
   [[nodiscard]] std::span<std::int64_t> counts() { return counts_; }
   // The entropy, in bits a value, of the values rounded to whole multiples of `step`.
   [[nodiscard]] double bits(double step) const;
-  // The least step size, to 1 %, with which the values take at most `bits` bits a value; 0 if all
-  // values are 0.
+  // The least step size with which the values take at most `bits` bits a value. It is found to
+  // within 1 %, and is 0 if all values are 0.
   [[nodiscard]] double step_for(double bits) const;
   // norm(rounding error) / norm(values) for rounding to whole multiples of `step`; 0 if all values
   // are 0.
   [[nodiscard]] double relative_error(double step) const;
-  // The largest step size, to 1 %, with at most this relative error; 0 if all values are 0.
+  // The largest step size whose relative error is at most this. It is found to within 1 %, and is 0
+  // if all values are 0.
   [[nodiscard]] double step_for_error(double relative_error) const;
 
  private:
@@ -138,7 +139,7 @@ class MagnitudeHistogram {
 struct EvenOrder {
   // Bits a value, in the mean of all segments. 0: segments use the common step size.
   std::array<double, kRateSites> bits = {};
-  std::array<double, kRateSites> share_factors = {1.0, 1.0};  // of the segments
+  std::array<double, kRateSites> share_factors = {1.0, 1.0};  // multiply the segments' shares
 };
 
 // The quantiser's step sizes in force. The exchange's thread reads the order during a training
@@ -226,11 +227,11 @@ class RateController {
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
   // Forgets that step sizes were found: start() must find them anew.
   void stop() { is_started_ = 0; }
-  // For exchanges whose values are known before they begin and differ from the last exchange's
-  // (RatedRound). Each rank finds the step size with which its own values would take the planned
-  // bits; own_step() codes this step size as the rank's part of a sum over ranks. follow() takes
-  // the sum. It changes the step sizes in force by the factor by which the geometric mean of the
-  // ranks' own step sizes has changed since the last call.
+  // For rounds (RatedRound): the values are known before the exchange begins, and they may differ
+  // much from those of the last exchange. Each rank finds the step size with which its own values
+  // would take the planned bits; own_step() codes this step size as the rank's part of a sum over
+  // ranks. follow() takes that sum and changes the step sizes in force by the factor by which the
+  // geometric mean of the ranks' own step sizes has changed since the last call.
   [[nodiscard]] static std::array<std::int64_t, 2> own_step(double step);  // 0: all values are 0
   void follow(const std::array<std::int64_t, 2>& sum);
   // Call it after each later training step. `bits` was planned for that step, `next_bits` is
@@ -244,7 +245,7 @@ class RateController {
   void scale_steps(double ratio);
   // The order for a training step with this many planned bits.
   [[nodiscard]] EvenOrder even_order(double bits) const;
-  // The debt in a run of known length. The caller calls its begin_step() and add().
+  // The debt in a run of known length. The caller must call RunDebt's begin_step() and add().
   [[nodiscard]] RunDebt& run_debt() { return run_debt_; }
   // Replaces the other update() if a relative error is wanted: log step size -= kMostGain *
   // log(error / wanted).

@@ -11,13 +11,13 @@ namespace {
 // The guard raises the bits to at most this many.
 constexpr double kMostGuardedBits = 6.0;
 // `auto` masks velocities (velocity.hpp) only in training steps that plan fewer bits a value than
-// this. Masking removes momentum, and removes more of it the more is delivered. This acts like a
-// lower learning rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of 0.820 with
-// masking and 0.864 without, against 0.872 in fp32. A recipe with a tuned learning rate does not
-// gain: with masking and 0.4 bits, airbench94 ended 1.2 points below fp32. When hardly anything is
-// delivered, masking makes little difference (ResNet-20 with 0.1 bits: 0.896 and 0.899). With
-// Adam's steps it helps at more bits, too: a GPT with 0.35 bits ends at a loss of 2.49 with masking
-// and 2.54 without, against 2.50 in fp32 (experiments/studies/adam.md).
+// this. Masking removes momentum: the more is delivered, the more momentum is removed. This acts
+// like a lower learning rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of
+// 0.820 with masking and 0.864 without, against 0.872 in fp32. A recipe with a tuned learning rate
+// does not gain: with masking and 0.4 bits, airbench94 ended 1.2 points below fp32. When hardly
+// anything is delivered, masking makes little difference (ResNet-20 with 0.1 bits: 0.896 and
+// 0.899). With Adam's steps, masking also helps at more bits: a GPT with 0.35 bits ends at a loss
+// of 2.49 with masking and 2.54 without, against 2.50 in fp32 (experiments/studies/adam.md).
 constexpr double kMostMaskedBits = 0.15, kMostMaskedBitsOfAdam = 0.5;
 
 bool is_dense(double bits) { return dense_bits_of(bits) != 0; }
@@ -47,7 +47,9 @@ void RateGovernor::check(bool has_feedback) const {
     refuse("bits= and error= exclude each other", Setting{"codec"});
   }
   if (wanted_error_ > 0.0 && !has_feedback) {
-    refuse("error= is measured in residuals; allowed: ef=on", Setting{"codec"});
+    refuse(
+        "error= needs error feedback, because the error is measured in residuals; allowed: ef=on",
+        Setting{"codec"});
   }
 }
 
@@ -67,7 +69,8 @@ void RateGovernor::set_mean_bits(double bits) {
 
 void RateGovernor::set_round(const RatedRound& round) {
   round_ = round;
-  // If values are examined before the exchange, the ratio of the values follows from them.
+  // If the values are examined before the exchange, the step sizes follow from the values, so the
+  // expected ratio is not used.
   if (!is_foreseen()) controller_.scale_steps(round.value_ratio);
 }
 
@@ -134,8 +137,8 @@ RateOrder RateGovernor::order(double now_s) {
   RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
-    // Only one rank reports in each step, because the largest reported error counts but the mean
-    // over ranks is to be controlled.
+    // The ranks take turns, one in each step. If all reported, only the largest error would count,
+    // but the mean over ranks is to be controlled.
     if (number_ % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (watch_ && watch_->rate().is_known()) {
     word.code = RateWish::of_bits(watch_->rate().budget().bits_per_value).code();
@@ -210,8 +213,8 @@ void RateGovernor::move_steps(const RateTally& tally, double next_bits, const Su
   }
 }
 
-// Called after a training step that all ranks skip: the next one has the same plan. The report has
-// the plan nevertheless, since another run may repeat this run from its log.
+// Called after a training step that all ranks skip. The next training step has the same plan. The
+// skipped step's report contains the plan, too, since another run may repeat this run from the log.
 void RateGovernor::skip_step() {
   report_plan();
   report_.wished_bits = RateReport::kNothing;

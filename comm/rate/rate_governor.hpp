@@ -76,7 +76,8 @@ class RateGovernor {
                   std::span<const double> started_s);
   // Whether this step's values are examined before their exchange.
   [[nodiscard]] bool looks_at_values() const;
-  // This rank's part of the sum over ranks that follow() takes, from its own values.
+  // Computes this rank's part of a sum over ranks from the rank's own values. follow() takes the
+  // sum.
   [[nodiscard]] std::array<std::int64_t, 2> own_step(const MagnitudeHistogram& values) const;
   void follow(const std::array<std::int64_t, 2>& sum) { controller_.follow(sum); }
   // The order for the exchange. Its pointers are valid until end_step().
@@ -99,8 +100,8 @@ class RateGovernor {
   void set_mean_bits(double bits);
   // Call it before each round; from the first call on, all exchanges are rounds.
   void set_round(const RatedRound& round);
-  // Sets the number of exchanges in which a gradient takes part because momentum repeats it. The
-  // limit of residuals (growth= of ecq) is multiplied by it.
+  // Sets the number of exchanges in which a gradient takes part because momentum repeats the
+  // gradient. The limit of residuals (growth= of ecq) is multiplied by this number.
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
   // From now on gradients are `scale` times as large as at the start of the run.
   void set_scale(double scale) { controller_.set_scale(scale); }

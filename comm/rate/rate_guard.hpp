@@ -44,8 +44,9 @@ using SiteSquares = std::array<EncodedSquares, kRateSites>;
   return (squares[0] += squares[1]).growth();
 }
 
-// A rank's relative errors divided by the wanted error, coded for a message: a byte for each site,
-// from 1/4 to 4 in increments of 1 %. The largest error of all ranks counts.
+// A rank's relative errors divided by the wanted error, coded for a message: one byte for each
+// site. A byte stands for a quotient between 1/4 and 4, in increments of 1 %. The largest error of
+// all ranks counts.
 class RateErrors {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
@@ -68,8 +69,8 @@ class RateErrors {
   std::uint16_t code_ = kNone;  // larger errors have smaller bytes
 };
 
-// Raises the bits while some rank's residual exceeds its limit (growth= times the gradient), then
-// lowers them again slowly. The same on all ranks.
+// Raises the bits while some rank's residual exceeds the limit (growth= times the gradient), and
+// otherwise slowly lowers them to the planned bits. The same on all ranks.
 class ResidualGuard {
  public:
   // Squares are measured in every kEvery-th step; all ranks know the result one step later.

@@ -6,8 +6,8 @@
 namespace dp {
 namespace {
 
-// A run's first training step has kFirst times the bits of the steps in its second half, but at
-// most kMostFirstBits.
+// The first training step of a run has kFirst times the bits of the steps in the second half of the
+// run, but at most kMostFirstBits.
 constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
 
 // The factor that normalises the plan to a mean of 1 if the first step has `first` times the bits

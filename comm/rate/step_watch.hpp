@@ -22,8 +22,9 @@ class StepWatch {
  public:
   StepWatch(AutoRate rate, std::size_t buckets);
 
-  // started_s: the time at which each bucket's exchange began, by bucket, if the host does not know
-  // when gradients became final (on a GPU); otherwise empty. hidden_share: see RatedRound.
+  // started_s: by bucket, the time at which the bucket's exchange began. It is used on a GPU,
+  // because the host does not know when the GPU's gradients became final; otherwise it is empty.
+  // hidden_share: see RatedRound.
   void last_is_over(double now_s, std::span<const double> started_s, double hidden_share);
   void begin(double now_s) { times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}}; }
   void bucket_final(std::size_t bucket, double now_s) { ready_s_[bucket] = now_s; }

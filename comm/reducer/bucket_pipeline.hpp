@@ -50,7 +50,7 @@ class BucketPipeline {
   BucketPipeline& operator=(const BucketPipeline&) = delete;
 
   // Call these between steps. Before a step every bucket must have an exchange, and the buffers
-  // must fit all.
+  // must be large enough for all exchanges.
   void set_exchange(std::size_t bucket, std::unique_ptr<Exchange> exchange) {
     exchanges_[bucket] = std::move(exchange);
   }

@@ -1,4 +1,4 @@
-// Counts final tensors and reports when a bucket is complete.
+// Counts the tensors whose gradients are final, and reports when a bucket is complete.
 #pragma once
 
 #include <cstddef>

@@ -6,8 +6,8 @@
 namespace dp {
 namespace {
 
-// Searches in blocks, so that the inner loop is vectorised. A tensor of which something was
-// delivered usually has a nonzero value in one of the first blocks.
+// Searches in blocks, so that the inner loop is vectorised. If an exchange has delivered anything
+// of a tensor, one of the tensor's first blocks usually has a nonzero value.
 bool are_zeros(std::span<const float> values) {
   constexpr std::size_t kBlock = 512;
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {

@@ -19,7 +19,7 @@ class DeliveryGaps {
  public:
   // Gaps are counted in exchanges. `now` is the number of exchanges since something of the tensor
   // was last delivered. `longest` is the longest gap that ended or continued since the last take(),
-  // including the part of it before that call.
+  // including the part of this gap before that call.
   struct Gap {
     std::size_t tensor = 0;  // in the order of the buckets
     std::uint64_t now = 0, longest = 0;

@@ -258,7 +258,8 @@ void Reducer::exchange_until(IsReached is_reached) {
   Deadline deadline = communicator_.deadline();
   meter_.skip();
   while (!is_reached() && !thread_->must_stop()) {
-    // Time without a bucket in flight does not count; the look that starts a bucket does.
+    // Time without a bucket in flight does not count. The time of the look that starts a bucket
+    // counts.
     const bool was_in_flight = pipeline_.is_in_flight();
     const bool was_gathering = gather_ && gather_->is_under_way();
     if (!was_in_flight && !was_gathering) meter_.skip();

@@ -89,7 +89,7 @@ class Reducer {
   void begin_step(std::uint64_t step);
   void bucket_ready(std::size_t bucket);
   // If the verdict is not finite, each delivered sum has been added to the residual of the rank
-  // that owns it (if there is a residual), so that nothing is lost with the step.
+  // that owns this sum (if there is a residual), so that nothing is lost with the step.
   StepVerdict wait_step();
 
   // Collective, between steps. From the next step on bucket b has codecs[b]. Residuals are kept: a
@@ -118,9 +118,9 @@ class Reducer {
   // wait for the last rank counts as communication time.
   void all_sum(std::span<std::int64_t> values);
 
-  // The exchanges' costs since the last call. Waits for the thread as run() does. It reads all
-  // residuals for their norms, which takes about as long as adding two arrays of the gradient's
-  // length.
+  // The exchanges' costs since the last call. Waits for the thread as run() does. The call reads
+  // all residuals to compute their norms, which takes about as long as adding two arrays of the
+  // gradient's length.
   [[nodiscard]] CommTimes take_times();
   // The same in two calls, without the residuals' norms: the first returns at once, the second
   // waits. A step that begins between them is not included. Do not call take_times() between them.
@@ -161,11 +161,11 @@ class Reducer {
   }
   // Residual and velocity. Use them only between steps, after all transfers of the last step.
   [[nodiscard]] GradientState& state() { return exchanges_.state(); }
-  // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
-  // ReducerOptions::device if one is given, which the host must not touch. Use it only between
-  // wait_step and begin_step.
+  // As long as the gradient if any bucket has feedback, empty otherwise. If ReducerOptions::device
+  // is given, the residual is memory of this device, and the host must not touch it. Use it only
+  // between wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return exchanges_.state().residual(); }
-  // Between steps; waits until all transfers of the last one have ended.
+  // Call it between steps. Waits until all transfers of the last step have ended.
   void scale_residual(float factor);
   // Scales residual and velocity, because gradients will be `factor` times as large from now on.
   void scale_memory(float factor);
@@ -208,8 +208,8 @@ class Reducer {
   BucketPipeline pipeline_;
   std::optional<PromptGather> gather_;  // with a desk
 
-  // The caller writes these before it posts the step's jobs, and reads the verdict after them; only
-  // is_ready_ changes meanwhile.
+  // The caller writes these members before it posts the step's jobs, and reads the verdict after
+  // the jobs. In between, the caller changes only is_ready_.
   std::unique_ptr<std::atomic<bool>[]> is_ready_;
   std::uint64_t step_ = 0;
   JobThread::Number deliver_job_ = 0;  // of the step

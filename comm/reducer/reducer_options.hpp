@@ -36,8 +36,8 @@ struct ReducerOptions {
   // The time between looks at the network while buckets are in flight; 0: chosen by look_pace.hpp.
   int sleep_us = 0;
   // The device that holds the gradient and the residual; null: they are in host memory. With a
-  // device, codecs run on it, and message buffers are host memory that it can access. It outlives
-  // the reducer.
+  // device, codecs run on it, and message buffers are host memory that the device can access. The
+  // device outlives the reducer.
   Device* device = nullptr;
   // The number of threads that encode, including the reducer's own (codec_threads.hpp); 0: chosen
   // from this rank's cores.

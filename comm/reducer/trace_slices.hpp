@@ -16,8 +16,8 @@
 
 namespace dp {
 
-// Reads the clock offset once more. Converts the slices' times to rank 0's clock, counted from its
-// first reading, and sorts each track as the trace file requires. Returns the largest possible
+// Reads the clock offset once more. Converts the slices' times to rank 0's clock, counted from rank
+// 0's first reading, and sorts each track as the trace file requires. Returns the largest possible
 // error of this rank's times, in ns.
 [[nodiscard]] std::int64_t put_on_one_clock(Communicator& communicator, const ClockReading& first,
                                             std::initializer_list<TraceTrack*> tracks);

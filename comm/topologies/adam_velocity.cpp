@@ -1,7 +1,7 @@
 // Outline: prepare() calls step() for each tensor of a bucket. step() updates m_r, v_r, s_r and the
 // rows' means, replaces the gradient by u_r, and computes the sketch. comparison() collects this
 // rank's sketches and rows; compare() takes their sums over ranks. others() and ratio_of() compute
-// c_r from these sums.
+// c_r from these sums. The symbols are those of adam_velocity.hpp.
 #include "comm/topologies/adam_velocity.hpp"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ float sign_of(std::uint32_t place) {
 }
 
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
-// The limit of O / R: its product with a square must fit into a float.
+// The largest ratio O / R that is used. The ratio times a squared value must fit into a float.
 constexpr double kMostOfRows = 1e30;
 
 struct RowSums {
@@ -167,8 +167,8 @@ double AdamVelocity::activity(std::size_t row) const {
 
 AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto ranks = static_cast<double>(options_.ranks);
-  // Before the first comparison, assume equal gradients on all ranks, which holds approximately at
-  // the start of a run.
+  // Before the first comparison, assume that all ranks have equal gradients. This is approximately
+  // true at the start of a run.
   if (compared_steps_[t] == 0.0f) return {.of_active = ranks * ranks - 1.0};
   const Tensor& tensor = tensors_[t];
   double noise = 0.0, active = 0.0;
@@ -243,8 +243,8 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  // These are merged in the same way as the squares of single values, since a row's numbers are
-  // sums of such squares.
+  // The numbers of rows are merged in the same way as the squares of single values, since they are
+  // computed from sums of such squares.
   own("exchange/row_norms", row_norms_, StateMerge::spread, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::spread, StateGrain::row);
   own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);

@@ -12,10 +12,10 @@
 //     v_r = beta2 v_r + (1 - beta2) g_r^2
 //     s_r = a longer mean of g_r^2 (over kTimesAsLong / (1 - beta2) steps, or all if fewer)
 //     u_r = m_r / (1 - beta1^t) / (sqrt(v_r / (1 - beta2^t) + c_r s_r) + epsilon)
-//     parameter -= learning rate * sum over ranks of what was delivered of u_r
+//     parameter -= learning rate * sum over ranks of the delivered part of u_r
 //
-// Adam divides by the root mean square of g, but a rank knows only that of g_r. c_r s_r estimates
-// the other ranks' part. In a row of a tensor,
+// Adam divides by the root mean square of g, but a rank knows only the root mean square of g_r. c_r
+// s_r estimates the other ranks' part. In a row of a tensor,
 //
 //     c_r = b_r O / R + k_r a_r
 //
@@ -24,16 +24,16 @@
 // for the row, even if this rank rarely has one. a_r, 0 to 1, is the row's *activity*: (mean
 // norm)^2 / mean squared norm. It is 1 if the gradient is equally large in every step, and n/t if
 // the row has a gradient in n of t steps. b_r and k_r are two numbers for each tensor and rank,
-// chosen so that the estimate is right for the tensor's mean. b_r is 1, which is right if the
-// ranks' gradients are independent noise, or less if the estimate would otherwise be too large for
-// the tensor. k_r covers the part that the ranks' gradients have in common, which only active rows
-// can have.
+// chosen so that the estimate is right for the tensor's mean. b_r is 1, which is right for
+// independent noise on the ranks. It is less if 1 would make the estimate too large for the tensor.
+// k_r covers the part that the ranks' gradients have in common. Only active rows can have such a
+// part.
 //
-// Ranks compare their gradients (comparison, compare) by sums over ranks of two kinds of numbers.
+// To compare their gradients (comparison() and compare()), the ranks add up two kinds of numbers.
 //
-//     rows       R of every row. Compared after steps 1, 2, 4, 8 and 16, then after every
-//                kRowsEvery steps, or every kRowsEveryARank x ranks steps if that is more, since a
-//                gather costs each rank bytes in proportion to the number of ranks
+//     rows       R of every row. Compared after steps 1, 2, 4, 8 and 16, and later after every
+//                kRowsEvery or kRowsEveryARank x ranks steps, whichever is more: with more ranks,
+//                a gather costs each rank more bytes
 //     sketches   (Alon, Matias, Szegedy 1996) of every tensor: kLanes sums of its values with
 //                random signs. On average, the squares of these sums add up to the squared norm.
 //                The sketches of the ranks' gradients add up to the sketch of the sum. Compared
@@ -41,7 +41,7 @@
 //
 // With one rank, c_r is 0 and u_r is Adam's step. If a tensor's gradient has values that are not
 // finite, it passes unchanged, so that the exchange reports them, and the moments stay the same.
-// They also stay the same if the tensor's gradient is all zeros.
+// The moments also stay the same if the tensor's gradient is all zeros.
 //
 // Host memory only. One thread at a time, as in velocity.hpp. Nothing fails.
 #pragma once

@@ -6,9 +6,9 @@
 // still running, and large enough that headers and latency do not matter. The one-dimensional
 // region is sent in fp32 or with the codec's small_codec (CodecInfo), because it is small and its
 // values do not tolerate coarse bins. The last gradients of this region are final only when
-// backward ends, so training always waits for them. A small region is the last bucket as a whole.
-// If the region is large, only its last part is the last bucket; the rest is sent before the last
-// bucket of matrices.
+// backward ends, so training always waits for them. If this region is small, all of it is the last
+// bucket. If it is large, only its last part is the last bucket, and the rest is sent before the
+// last bucket of matrices.
 //
 // If few bits a value are planned (has_few_bits), one more message costs as many bytes as hundreds
 // of values. Therefore the last bucket of matrices joins the bucket before it if it has less than
@@ -44,9 +44,9 @@ struct TensorSlot {
 struct BucketOptions {
   std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
   CodecSpec codec = {};
-  // Smaller buckets are sent like one-dimensional tensors, because their cost is headers and
-  // latency, not bytes. For the same reason, a one-dimensional region of fewer bytes is a single
-  // bucket.
+  // Buckets below this size are sent like one-dimensional tensors, because their cost is headers
+  // and latency, not bytes. For the same reason, a one-dimensional region below this size is a
+  // single bucket.
   std::size_t min_compress_bytes = 16u << 10;
   // Whether the optimiser divides a gradient by its own magnitude (Adam). It then needs a gradient
   // in every step.

@@ -1,7 +1,7 @@
 // Direct: every rank sends its values of each chunk to the rank that owns the chunk, and gets all
 // totals back.
 //
-// A bucket is cut into P chunks, of which each rank owns one: rank r owns chunk r - b (mod P) of
+// A bucket is cut into P chunks, and each rank owns one of them: rank r owns chunk r - b (mod P) of
 // bucket b. The owners rotate from bucket to bucket, because encoded values of varying length are
 // not spread evenly over a bucket. A rank that owned the same place in all buckets might have to
 // send more than others. On *shift* d = 1 .. P-1:
@@ -19,8 +19,8 @@
 // its own chunk as the sum. Hence one residual of the bucket's size is enough.
 //
 // Order: segments are taken in groups of `window`. A group consists of all shifts of the scatter,
-// then the totals segment by segment. The order (group, scatter, shift, segment), (group, gather,
-// segment, shift) of all ranks' messages agrees with every rank's list, so there is no deadlock
+// then the totals segment by segment. All ranks' lists follow one common order of messages, (group,
+// scatter, shift, segment), (group, gather, segment, shift), so there is no deadlock
 // (exchange_plan.hpp). On each shift every rank sends to one rank and receives from one, so both
 // directions of each link are busy.
 //

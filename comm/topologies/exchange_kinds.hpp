@@ -18,8 +18,8 @@ namespace dp {
 
 // The inputs for making the exchange of one bucket. Everything referred to outlives the exchange.
 struct ExchangeRequest {
-  // A complete setup. Its codec is `exact`, the codec "none" on the same memory, and its segment
-  // size is that of `exact`.
+  // A complete setup. Its codec is `exact` (the codec "none", for values in the same memory), and
+  // its segment size is the one for `exact`.
   ExchangeSetup setup;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   const CodecSpec* spec = nullptr;

@@ -34,9 +34,10 @@ struct Grid {
   [[nodiscard]] std::size_t collector_of(std::size_t row, std::size_t chunk) const {
     return has(row, chunk) ? rank_at(row, chunk) : owner_of(chunk);
   }
-  // The ranks that send their own values of `rank`'s chunk to `rank`, in the order in which it
-  // takes them: the other ranks of its row, by shifts. If `rank` owns the chunk and the last row
-  // does not have its column, the ranks of the last row come in between.
+  // The ranks that send their own values of `rank`'s chunk to `rank`, in the order in which `rank`
+  // takes them: the other ranks of its row, by shifts. If `rank` owns the chunk and the last row is
+  // too short to reach this column, the ranks of the last row also send to `rank`, each after the
+  // rank of `rank`'s own row with the same shift.
   [[nodiscard]] std::vector<int> members_of(std::size_t rank) const {
     std::vector<int> members;
     const std::size_t row = row_of(rank), column = column_of(rank);

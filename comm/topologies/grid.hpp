@@ -12,8 +12,8 @@
 //     column     a collector encodes its row's sum and sends it to the owner
 //     back       the owner encodes the complete sum once, replaces its own copy by the decoded
 //                payload, and sends this payload to the other collectors, to its own row, and, if
-//                the last row has no column c, to the ranks of the last row. Collectors forward it
-//                to their rows unchanged
+//                the last row has no column c, to the ranks of the last row. Collectors forward
+//                the payload to their rows unchanged
 //
 //     P = 4, chunk 0:    1 --> 0 (owner),  3 --> 2 --> 0,  then  0 --> 2 --> 3,  0 --> 1
 //
@@ -27,8 +27,7 @@
 // Order: segments are taken in groups of `window`. A group begins with the rows' partial sums, by
 // shifts within the row (grid.cpp). Then come the columns' partial sums, by shifts within the
 // column, and at last the totals, segment by segment: first those from owners, then those within
-// rows. This order of all ranks' messages agrees with every rank's list, so there is no deadlock
-// (exchange_plan.hpp).
+// rows. All ranks' lists follow this common order, so there is no deadlock (exchange_plan.hpp).
 //
 // Cost: 4 hops. With W(c) as in direct.hpp, a rank sends W(c) for all chunks but its own. A
 // collector also sends its own chunk once to the owner, and the chunk's total to its row; an owner

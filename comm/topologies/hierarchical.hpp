@@ -20,8 +20,8 @@
 //
 // Order: segments are taken in groups of `window`. A group begins with all messages inside the
 // hosts, chunk after chunk as the ring needs them. Then come the messages of the ring, whose totals
-// are forwarded inside the hosts as they arrive. This order of all ranks' messages agrees with
-// every rank's list, so there is no deadlock (exchange_plan.hpp).
+// are forwarded inside the hosts as they arrive. All ranks' lists follow this common order, so
+// there is no deadlock (exchange_plan.hpp).
 //
 // Cost: 2(L-1) hops between hosts and one hop inside a host before and after them. This makes 2L
 // hops, also for L = 1. A leader takes its host's messages one after the other.

@@ -1,4 +1,4 @@
-// Computes the part of each bucket that a rank owns in the topology "direct" if links have
+// Computes how large a part of each bucket each rank owns, for the topology "direct" on links of
 // different rates.
 //
 // A rank r that owns the fraction c_r of a bucket sends its own values of the rest, 1 - c_r, to
@@ -7,15 +7,15 @@
 //
 //     1 + (P - 2) c_r
 //
-// times the bucket in each direction. Let B_r be the link's rate. The last link finishes earliest
-// if c_r = max(0, (T B_r - 1) / (P - 2)), where T is such that all c_r add up to 1. This solves the
-// linear program of Hivemind's averaging/load_balancing.py, with one rate for both directions. A
-// rank whose link is too slow owns nothing, and its link carries the bucket once instead of
-// 2(P-1)/P times.
+// times the bucket in each direction. Let B_r be the link's rate. The time until all links have
+// finished is shortest if c_r = max(0, (T B_r - 1) / (P - 2)), with T chosen so that all c_r add up
+// to 1. This solves the linear program of Hivemind's averaging/load_balancing.py, with one rate for
+// both directions. A rank whose link is too slow owns nothing, and its link carries the bucket once
+// instead of 2(P-1)/P times.
 //
-// Ranks with faster links could then send their own values with more bits, but they do not: with
-// "auto", and one of four links at a tenth of the others' rate, the extra bits cost processor time,
-// and the loss was no lower.
+// Ranks with faster links could then send their own values with more bits, but they do not. In a
+// run with "auto" and four links, one of them at a tenth of the rate of the others, the extra bits
+// cost processor time and did not lower the loss.
 #pragma once
 
 #include <cstdint>

@@ -7,12 +7,12 @@
 //             that payload to all other ranks
 //
 // Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
-// residual holds the error of the encoded sum. A value is encoded twice.
+// residual holds the error of the encoded sum. A value of another rank is encoded twice: on its own
+// rank and, as part of the sum, on rank 0.
 //
-// Order: segment by segment, and for each segment first up, then down, in the order of ranks. This
-// order of all ranks' messages agrees with every rank's list, so there is no deadlock
-// (exchange_plan.hpp). The other ranks' next segments are in flight while rank 0 adds the current
-// one.
+// Order: segment by segment, and for each segment first up, then down, in the order of ranks. All
+// ranks' lists follow this common order, so there is no deadlock (exchange_plan.hpp). The other
+// ranks' next segments are in flight while rank 0 adds the current one.
 //
 // Cost: 2 hops. Rank 0 sends and receives the encoded bucket P-1 times, the other ranks once
 // (parameter_server_wire_bytes). Rank 0's link is the bottleneck and carries P/2 times as much as a

@@ -167,7 +167,7 @@ class PowerSgd final : public Exchange {
     return phase_ == Phase::second_sum && second_.exchange->waits_for_peer();
   }
 
-  // Every rank puts P Q_k^T, which it contributed to the sum, back into its residual.
+  // Every rank puts its contribution to the sum, P Q_k^T, back into its residual.
   void put_back_delivered() override {
     if (setup_.residual == nullptr || is_idle() || !is_finite_) return;
     for (const std::size_t t : factored_) {
@@ -192,7 +192,7 @@ class PowerSgd final : public Exchange {
   }
 
  private:
-  // Whether this rank's gradient is finite; otherwise notes the first value that is not.
+  // Whether this rank's gradient is finite. If not, notes the first value that is not finite.
   [[nodiscard]] bool gradient_is_finite() {
     const SegmentMemory& memory = setup_.codec->memory();
     const bool is_finite = memory.is_finite(setup_.gradient.data(), setup_.gradient.size());
@@ -284,7 +284,8 @@ class PowerSgd final : public Exchange {
     for (std::size_t j = 0; j < factor_rank_; ++j) keep_column(t, j);
   }
 
-  // Samples one tensor per step. As P is orthonormal, the squared error is norm(M)^2 - norm(Q_k)^2.
+  // Samples one tensor per step. The squared error is norm(M)^2 - norm(Q_k)^2, because P is
+  // orthonormal.
   void sample_error(const Tensor& tensor, const float* own_q) {
     const SegmentMemory& memory = setup_.codec->memory();
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));

@@ -15,11 +15,11 @@
 // Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, for every P. Hence the sum of
 // inputs equals the delivered sum plus the growth of the residuals. (The paper subtracts the
 // delivered mean instead of P Q_k^T. Both give the same sum of residuals, and only this sum matters
-// for later P and Q. Here residuals also stay small when ranks disagree.) Contraction: P's columns
-// are orthonormal, hence norm(residual_k) <= norm(M_k), and norm(sum M - P Q^T)^2 = norm(sum M)^2 -
-// norm(Q)^2. The contraction is strict if Q is not zero. No contraction factor c < 1 holds for all
-// matrices, but Q follows the largest singular vectors of the accumulated residuals (power
-// iteration).
+// for later P and Q. With P Q_k^T, residuals also stay small when ranks disagree.) Contraction: P's
+// columns are orthonormal, hence norm(residual_k) <= norm(M_k), and norm(sum M - P Q^T)^2 =
+// norm(sum M)^2 - norm(Q)^2. The contraction is strict if Q is not zero. No contraction factor
+// below 1 holds for all matrices, but Q follows the largest singular vectors of the accumulated
+// residuals (power iteration).
 //
 // Between steps each column of Q is scaled by a power of two so that its largest magnitude is in
 // [1, 2). This changes neither the span of P nor any rounding. A column that has become zero is
@@ -28,13 +28,13 @@
 // A tensor whose factors would not be smaller than itself, r (rows + columns) >= rows * columns, is
 // summed in fp32 without factors, together with the P factors.
 //
-// Wire: two exchanges of fp32 values over the topology, with the messages and bytes that its header
-// describes. The *first* carries for each tensor its P factor, column after column, or the tensor
-// itself. The *second* carries the Q factors, column after column. Each has its own message stream:
-// the exchange's first stream and the one after it.
+// Wire: two exchanges of fp32 values over the topology, with the messages and bytes that the
+// topology's header describes. The *first* carries for each tensor its P factor, column after
+// column, or the tensor itself. The *second* carries the Q factors, column after column. Each has
+// its own message stream: the exchange's first stream and the one after it.
 //     wire bytes = wire bytes of `first_floats` + wire bytes of `second_floats` (PowerSgdPlan)
-// Cost: three passes over gradient and residual, of which only the last one writes, and 8 r flops
-// per value. Memory beyond the residual: about 3 x the factors.
+// Cost: three passes over gradient and residual (only the last pass writes), and 8 r flops per
+// value. Memory beyond the residual: about 3 x the factors.
 //
 // If the input of any rank is not finite, all ranks deliver zeros and report it; residuals and Q do
 // not change. A single rank exchanges nothing and leaves the gradient unchanged.
@@ -70,8 +70,8 @@ struct PowerSgdPlan {
                                          std::size_t factor_rank);
 
 struct PowerSgdSetup {
-  // The bucket. Its codec, which the inner exchanges use, is lossless and on host memory: "none".
-  // If the residual is null, dropped values are lost.
+  // The bucket. Its codec is "none" on host memory; the inner exchanges use this codec. If the
+  // residual is null, dropped values are lost.
   ExchangeSetup exchange;
   std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
   std::size_t factor_rank = 4;

@@ -107,8 +107,8 @@ void multiply_any(const Matrix& shape, const float* gradient, const float* resid
   for (; row < shape.rows; ++row) rows.template operator()<1>(row);
 }
 
-// Adds to kColumns columns of Q the products of kRows rows of M with the values that the same
-// columns of P have in these rows.
+// Adds the contribution of kRows rows of M to kColumns columns of Q: to column j, each of these
+// rows times the value of P in that row and column j.
 template <std::size_t kRows, std::size_t kColumns, bool kHasResidual>
 void add_rows(const Matrix& shape, const float* gradient, const float* residual, const float* p,
               std::size_t row, float* q) {

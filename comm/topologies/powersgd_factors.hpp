@@ -36,11 +36,11 @@ void deliver(const Matrix& shape, float* gradient, float* residual, const float*
 void add_product(const Matrix& shape, const float* p, const float* q, std::size_t r, float* target);
 
 // Replaces the r <= rows columns of p by orthonormal columns whose span contains them, by
-// Householder's QR in double (Golub, Van Loan: Matrix Computations, 5.2). Columns that depend on
-// others, such as columns of zeros, become unit vectors orthogonal to the rest, so finite input
-// always gives orthonormal output. `work` holds orthonormalise_work(rows, r) doubles. (Eigen's QR
-// is unsuitable, because the order of its sums depends on the vector unit for which it was
-// compiled.)
+// Householder's QR in double (Golub, Van Loan: Matrix Computations, 5.2). Columns that depend
+// linearly on earlier columns, such as columns of zeros, become unit vectors orthogonal to the
+// rest, so finite input always gives orthonormal output. `work` holds orthonormalise_work(rows, r)
+// doubles. (Eigen's QR is unsuitable, because the order of its sums depends on the vector unit for
+// which it was compiled.)
 [[nodiscard]] constexpr std::size_t orthonormalise_work(std::size_t rows, std::size_t r) {
   return r * rows + r;
 }

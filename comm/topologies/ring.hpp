@@ -18,8 +18,8 @@
 //
 // Order: segments are taken in groups of `window`. A group goes hop by hop, and a hop segment by
 // segment. While a rank decodes and encodes one segment, the other segments of the group are on the
-// wire. The next group starts during the last hops of the current one. The order (group, hop,
-// segment, rank) of all ranks' messages agrees with every rank's list, so there is no deadlock
+// wire. The next group starts during the last hops of the current one. All ranks' lists follow one
+// common order of messages, (group, hop, segment, rank), so there is no deadlock
 // (exchange_plan.hpp).
 //
 // Cost: 2(P-1) hops. A value is encoded P times, and a rank sends 2(P-1)/P of the encoded bucket,

@@ -1,8 +1,8 @@
 // Exchanges a bucket in every k-th step only, beginning with the first. In the other steps each
 // rank adds its gradient to its residual, sends nothing, and delivers a sum of 0. Before an
-// exchange, the residual is moved into the gradient, so this also works on ranks that do not encode
-// (topology "hierarchical"). The bucket costs a k-th of the bytes, and its gradients arrive (k-1)/2
-// steps late on average.
+// exchange, the residual is moved into the gradient. Spacing therefore also works on ranks that do
+// not encode (topology "hierarchical"). The bucket costs a k-th of the bytes, and its gradients
+// arrive (k-1)/2 steps late on average.
 //
 // Used for one-dimensional tensors if the other tensors are sent with few bits. The one-dimensional
 // tensors would otherwise be a large part of all bytes.

@@ -21,9 +21,9 @@ struct Topology {
   // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
                               std::size_t rank, const Codec& codec);
-  // The number of messages in the longest chain of one exchange of a bucket in which each message
-  // waits for the one before. The exchange takes at least that many latencies. 0 with a single
-  // rank.
+  // The length of the longest chain of messages in one exchange of a bucket. In a chain, each
+  // message waits for the message before it, so the exchange takes at least this many latencies. 0
+  // with a single rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
   // The encoded bytes that `rank` sends, as a multiple of the whole bucket's payload. 0 if the rank
   // encodes nothing. If the ranks of a host add up their values in fp32, only bytes sent to other

@@ -1,9 +1,9 @@
 // Tree: the ranks form a binomial tree. Partial sums go up to rank 0, whose total comes back down
 // the same way.
 //
-// The parent of rank r is r without its lowest set bit. Its children are those of r+1, r+2, r+4,
-// ... that exist and whose added number is below that bit. Rank 0 has no set bit, so all that exist
-// are its children.
+// The parent of rank r is r without its lowest set bit. The children of r are r+1, r+2, r+4, ...:
+// each power of two below r's lowest set bit gives one child, if that rank exists. Rank 0 has no
+// set bit, so its children are all of 1, 2, 4, ... that exist.
 //
 //     P = 8:             0
 //                 /      |    \         up      a rank adds its children's partial sums to its own
@@ -17,9 +17,9 @@
 // residual holds the error of the encoded total.
 //
 // Order: segments are taken in groups of `window`. In a group, all segments go up, then all go
-// down. The order (group, up, segment, from the leaves to the root), (group, down, segment, from
-// the root to the leaves) of all ranks' messages agrees with every rank's list, so there is no
-// deadlock (exchange_plan.hpp).
+// down. All ranks' lists follow one common order of messages, (group, up, segment, from the leaves
+// to the root), (group, down, segment, from the root to the leaves), so there is no deadlock
+// (exchange_plan.hpp).
 //
 // A tree is for small buckets, whose cost is latency: it takes 2 floor(log2 P) hops instead of a
 // ring's 2(P-1), but each hop carries the whole bucket (tree_wire_bytes). A value is encoded up to

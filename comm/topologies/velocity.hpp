@@ -30,7 +30,7 @@
 // Values that are not finite pass unchanged, so that the exchange reports them and all ranks skip
 // the step. The velocity does not change in the piece of kPiece values that contains such a value
 // (with clipping: in the bucket that contains it). All other velocities do change in the skipped
-// step, on all ranks. What was delivered of them is put back into the residuals
+// step, on all ranks. The delivered parts of these velocities are put back into the residuals
 // (Exchange::put_back_delivered). Without residuals (on one rank, and in a warm-up in fp32) the
 // delivered sum is dropped with the step, but the velocities keep the step's gradient.
 //
@@ -68,9 +68,9 @@ class LocalMomentum {
 
   // Sets the velocity to 0 where the bucket's `residual` is 0. Call it after the bucket's exchange.
   void mask(std::size_t begin, std::span<const float> residual);
-  // Sets the velocity to 0 where something was delivered. Used for velocity=masked, and with dgc on
-  // ranks that encode nothing and so have no residual (with the topology "hierarchical", ranks that
-  // do not lead their host).
+  // Sets the velocity to 0 where something was delivered. Used for velocity=masked. Also used for
+  // dgc on ranks that encode nothing and so have no residual: with the topology "hierarchical", all
+  // ranks that do not lead their host.
   void mask_delivered(std::size_t begin, std::span<const float> delivered);
 
   [[nodiscard]] std::span<float> velocity() { return velocity_; }

@@ -1,6 +1,6 @@
 // Adds momentum (velocity.hpp) to the exchange of a bucket. prepare() replaces the gradient, which
 // already includes weight decay, by the velocity to exchange. When the sum is in place, the
-// velocity is masked. The time that both take counts as encode_s.
+// velocity is masked. The times of prepare() and of masking count as encode_s.
 #pragma once
 
 #include <cstdint>

@@ -47,9 +47,9 @@ struct ShardFile {
 void prepare_checkpoint_folder(const std::string& folder);
 
 // Keeps other runs on this host out of the folder while this object lives. The ranks of one run,
-// which have the same attempt, share the lock. The kernel holds it and nothing is written, so it
-// ends with the process, however the process ends. It does not see runs on other hosts, even on a
-// shared disk.
+// which have the same attempt, share the lock. The kernel holds the lock and nothing is written, so
+// the lock ends with the process, however the process ends. Runs on other hosts do not see the
+// lock, even on a shared disk.
 class CheckpointLock {
  public:
   // Waits up to `patience` for ranks of an earlier run that are about to end, then throws.

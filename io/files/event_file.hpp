@@ -25,8 +25,9 @@
 
 namespace dp {
 
-// Returns why a new run cannot write event files into that folder: it already has some, or it
-// cannot be created. Returns an empty text if no reason is known. The folder need not exist yet.
+// Returns why a new run cannot write event files into that folder, for example because the folder
+// already has event files or cannot be created. Returns an empty text if no reason is known. The
+// folder need not exist yet.
 [[nodiscard]] std::string why_no_event_folder(const std::string& folder);
 
 class EventFile {

@@ -39,8 +39,8 @@ class H5Handle {
 };
 
 // Must be the first call. Stops HDF5 from printing its error stack on stderr, because exceptions
-// carry the reason. Also stops HDF5 from closing files when the process ends, because it crashes
-// there if a file could not be written.
+// carry the reason. Also stops HDF5 from closing files when the process ends, because HDF5 would
+// crash then if a file could not be written.
 void prepare_hdf5();
 
 // Open a file for reading, or create an empty one in place of any file of this name, as
@@ -71,8 +71,9 @@ void write_attribute(hid_t object, const std::string& name, double value);
 void write_attribute(hid_t object, const std::string& name, std::span<const double> values);
 void write_any_attribute(hid_t object, const std::string& name, const AttributeValue& value);
 
-// Read a string (of an array: the first string, or an empty one if the array is empty), a scalar
-// number, or a whole number of at least 0. They throw Error(data) if the attribute does not exist.
+// Read a string, a scalar number, or a whole number of at least 0. For an array of strings,
+// read_text_attribute() returns the first one, or an empty text if the array is empty. All three
+// functions throw Error(data) if the attribute does not exist.
 [[nodiscard]] std::string read_text_attribute(hid_t object, const std::string& name);
 [[nodiscard]] double read_number_attribute(hid_t object, const std::string& name);
 [[nodiscard]] std::size_t read_whole_attribute(hid_t object, const std::string& name);

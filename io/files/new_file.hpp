@@ -11,7 +11,7 @@
 
 namespace dp {
 
-// Checks that the file can be created; for use before long work that precedes its creation.
+// Checks that the file can be created. Call it before long work that ends with creating the file.
 void check_new_file(Setting setting, const std::string& path);
 
 // Creates an empty file at `path`. The check for an existing file and the creation are one step, so

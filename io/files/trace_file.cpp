@@ -27,7 +27,7 @@ std::size_t thread_of(const TraceEvent& event) {
 }
 
 struct KindText {
-  const char* name;  // of the slice; names with numbers and others are built below
+  const char* name;  // of the slice; other names are built below
   const char* category;
 };
 

@@ -13,8 +13,9 @@ namespace dp {
 
 // Runs `read`, which reads the file `path`, in a child process. The child's exceptions and results
 // are lost. Throws Error(data) "HDF5: ..." if a signal kills the child, or if it takes more than a
-// second of processor time or ten seconds by the clock; larger files may take longer. Does nothing
-// if no process can be created, nor in a build with AddressSanitizer once the process has threads.
+// second of processor time or ten seconds by the clock. (Both limits grow with the file's size.)
+// Does nothing if no process can be created. A build with AddressSanitizer also does nothing once
+// the process has threads.
 void try_in_child(const std::string& path, const std::function<void()>& read);
 
 }  // namespace dp

@@ -31,8 +31,8 @@ class InputFile {
   explicit InputFile(std::string path);
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  // Appends the next bytes to `bytes` until it has `size` of them, or fewer at the end of the file.
-  // Running out of memory is a failure, too.
+  // Appends the next bytes of the file to `bytes`, until `bytes` has the size `size` or the file
+  // ends. Running out of memory is a failure, too.
   void read_up_to(std::size_t size, std::vector<std::byte>& bytes);
 
  private:

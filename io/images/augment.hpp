@@ -35,9 +35,9 @@ struct AugmentationRule {
 // Converts an augmentation to the form for GPUs.
 [[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
 
-// Draws the augmentation of a sample, an image of that shape, in an epoch. It does not depend on
-// the rank or the number of ranks. Shifts are from -crop_padding to crop_padding; the cutout's
-// square lies inside the image.
+// Draws the augmentation of a sample in an epoch, for an image of that shape. The result does not
+// depend on the rank or the number of ranks. Shifts are from -crop_padding to crop_padding; the
+// cutout's square lies inside the image.
 [[nodiscard]] Augmentation draw_augmentation(const AugmentationRule& rule, const ImageShape& shape,
                                              std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);

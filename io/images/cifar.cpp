@@ -202,7 +202,7 @@ std::size_t count_records(const fs::path& path, const Layout& layout) {
   if (bytes == 0 || bytes % record != 0) {
     throw_error(ErrorKind::data,
                 "{}: has {} bytes: {} records of {} bytes and {} bytes more; expected at "
-                "least one record and no other bytes: the file is cut off or not in the binary "
+                "least one record and no other bytes; the file is cut off or not in the binary "
                 "layout of {} (the original: {})",
                 path.string(), bytes, bytes / record, record, bytes % record, layout.title,
                 how_to_get(layout));

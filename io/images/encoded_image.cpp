@@ -126,7 +126,7 @@ std::optional<ImageHeader> read_image_header(std::span<const std::uint8_t> bytes
 
 void check_held_memory(const char* what, std::uint64_t held_bytes, std::uint64_t file_bytes) {
   if (may_hold(held_bytes, file_bytes)) return;
-  throw BadImage(fmt::format("is {} and takes {} bytes of memory; with its {} bytes it may take {}",
+  throw BadImage(fmt::format("is {} and takes {} bytes of memory; a file of {} bytes may take {}",
                              what, held_bytes, file_bytes,
                              kHeldAnyway + kHeldPerByte * file_bytes));
 }

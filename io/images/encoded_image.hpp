@@ -13,9 +13,9 @@
 // But if libjpeg warns about the order of the scans, all scans must be there.
 //
 // Every image becomes red, green and blue. Grey is repeated. CMYK and YCCK are converted as in
-// Pillow. Of 16 bits per sample the upper 8 are used. Palettes are looked up. Alpha is dropped. Of
-// an animated PNG the first picture is used. The orientation in EXIF data is ignored, as in
-// torchvision.
+// Pillow. Samples of 16 bits keep only their upper 8 bits. Palettes are looked up. Alpha is
+// dropped. The first picture of an animated PNG is used. The orientation in EXIF data is ignored,
+// as in torchvision.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,9 @@ inline constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 28;
 // Each scan of a progressive JPEG costs time, and the format does not limit their number.
 inline constexpr int kMostScans = 200;
 
-// Interlaced PNGs and JPEGs of several scans are held in memory as a whole while they are decoded.
-// They may take up to kHeldAnyway + kHeldPerByte x file size. (A strongly compressed photograph of
-// 50 million pixels takes 50 times the size of its file.)
+// Two kinds of images are held in memory as a whole while they are decoded: interlaced PNGs, and
+// JPEGs with several scans. They may take up to kHeldAnyway + kHeldPerByte x file size. (A strongly
+// compressed photograph of 50 million pixels takes 50 times the size of its file.)
 inline constexpr std::uint64_t kHeldAnyway = std::uint64_t{1} << 26, kHeldPerByte = 64;
 
 enum class ImageFormat : std::uint8_t { jpeg, png };
@@ -61,7 +61,7 @@ struct ImageHeader {
 };
 
 // Reads the header from `bytes`, the beginning of a file of `file_bytes` bytes. Returns nullopt if
-// it needs more bytes; the whole file is always enough. Throws BadImage.
+// more bytes are needed; the whole file is always enough. Throws BadImage.
 [[nodiscard]] std::optional<ImageHeader> read_image_header(std::span<const std::uint8_t> bytes,
                                                            std::uint64_t file_bytes);
 
@@ -81,10 +81,10 @@ class RowSink {
 };
 
 // Decodes an image at 1 / `denominator` of its size (1, 2, 4 or 8; PNG: only 1), rounded up. Gives
-// the sink the rows of the part `wanted` of the scaled image, with at least the columns of this
-// part. Always decodes to the image's end, so that the verdict on the image depends on the file
-// alone. Throws BadImage, possibly after the sink has taken all rows, and also if the image's size
-// differs from the header's.
+// the sink the rows of the part `wanted` of the scaled image. Each row has at least the columns of
+// this part. Always decodes to the image's end, so that the verdict on the image depends on the
+// file alone. Throws BadImage, possibly after the sink has taken all rows, and also if the image's
+// size differs from the header's.
 void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
                  std::uint32_t denominator, const PixelBox& wanted, RowSink& sink);
 

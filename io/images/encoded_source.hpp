@@ -2,8 +2,8 @@
 //
 // With BadImages::skip, an image that cannot be decoded is replaced by the next image of its class
 // that can be decoded, in the order of the source. After the last image of the class comes the
-// first. The replacement is always the same. The number of samples, their labels and their order
-// therefore do not change. The replacement gets the crop that was drawn for the sample.
+// first. The replacement is always the same. The number of samples, their labels and their order do
+// not change. The replacement gets the crop that was drawn for the sample.
 #pragma once
 
 #include <atomic>

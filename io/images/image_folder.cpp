@@ -281,8 +281,8 @@ Normalization measure_normalization(const ImageSource& source, std::size_t threa
     const double variance = std::max(static_cast<double>(squares) / count - mean * mean, 0.0);
     const auto digits = [](double value) { return std::nearbyint(value / 255 * 1e4) / 1e4; };
     measured.mean[c] = static_cast<float>(digits(mean));
-    // The network's input is divided by the deviation, which is 0 if all images have a single
-    // colour.
+    // The network's input is divided by the deviation. If all images have a single colour, the
+    // measured deviation is 0, so a small value is used instead.
     measured.deviation[c] = static_cast<float>(std::max(digits(std::sqrt(variance)), 1e-3));
   }
   return measured;

@@ -69,10 +69,10 @@ class ImageSource {
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
-  // Returns what the user should know about events since the last call, a sentence each: images
-  // that could not be read and were replaced.
+  // Returns sentences for the user: one for each image that could not be read and was replaced
+  // since the last call.
   [[nodiscard]] virtual std::vector<std::string> take_notes() const { return {}; }
-  // Whether take_notes() may ever return any.
+  // Whether take_notes() may ever return a sentence.
   [[nodiscard]] virtual bool may_have_notes() const noexcept { return false; }
 
   // The 64-bit XXH3 hash of everything that training sees: names, size, normalisation, labels and

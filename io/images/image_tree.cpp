@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 class OpenFile {
  public:
-  // Refuses pipes and devices, whose reading may never end.
+  // Refuses pipes and devices, because reading them may never end.
   explicit OpenFile(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0 && (errno == ENOENT || errno == ELOOP)) throw BadImage("is a link to nothing");
@@ -184,8 +184,8 @@ class Lister {
         index_.names += '\0';
       }
     }
-    // Check that the count fits into 32 bits, because the sampler and the augmentation use such
-    // numbers.
+    // Check that the count fits into 32 bits, because the sampler and the augmentation use 32-bit
+    // image numbers.
     static_cast<void>(checked_cast<std::uint32_t>(index_.images.size()));
     return index_.images.size() - before;
   }
@@ -231,8 +231,8 @@ class Lister {
   LeftOut of_system_, others_;
 };
 
-// Lists one part. If `classes` is given, the part has these classes, of which some may have no
-// images, and no others. Otherwise its classes are its folders, and each must have an image.
+// Lists one part. If `classes` is given, the part has exactly these classes, and some of them may
+// have no images. Otherwise its classes are its folders, and each must have an image.
 ImageTree list_tree(const fs::path& root, const std::string& name,
                     const std::vector<std::string>* classes) {
   ImageTree tree = {.name = name,

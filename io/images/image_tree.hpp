@@ -16,8 +16,8 @@
 // Every class must have a training image; it may have no test images.
 //
 // A folder with other parts is refused: "train" with "valid" but without "val" and "test", or "val"
-// without "train". Otherwise all of it would be trained on, or a share of "train" would be the test
-// images.
+// without "train". If such a folder were accepted, the test images would be trained on, or a share
+// of "train" would be used instead of them.
 #pragma once
 
 #include <string>
@@ -44,13 +44,13 @@ class FolderFiles final : public EncodedImages {
   std::string root_;
 };
 
-// Whether a folder has images in folders of classes, or in links to folders. Stops at the first
-// image, or after a million entries without one.
+// Whether a folder, or "train" in it, has an image in a subfolder. Links to folders count as
+// subfolders. Stops at the first image, or after a million entries without one.
 [[nodiscard]] bool is_image_folder(const std::string& folder);
 
-// The parts of a folder: "train" with "val" or "test" ("val" if both exist), or "train" alone, or
-// one part without a name, the folder itself. The headers are not read yet. Both parts have the
-// classes of "train". Throws SettingError(data).
+// Lists the parts of a folder: "train" with "val" or "test" ("val" if both exist), or "train"
+// alone. A folder without "train" is a single part without a name. The headers are not read yet.
+// Both parts have the classes of "train". Throws SettingError(data).
 [[nodiscard]] std::vector<ImageTree> list_image_folder(const std::string& folder);
 
 }  // namespace dp

@@ -22,7 +22,7 @@ namespace {
 // libjpeg by longjmp(). The function that calls libjpeg must therefore hold no object with a
 // destructor.
 struct Exit {
-  jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it points to the whole
+  jpeg_error_mgr manager;  // first, so that a pointer to it can be cast to Exit*
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
   bool may_lack_scans;  // a warning is harmless only if all scans are there
@@ -53,9 +53,10 @@ void judge_message(j_common_ptr info, int level) {
     case JWRN_TOO_MUCH_DATA:
       return;
     case JWRN_BOGUS_PROGRESSION: {
-      // The order of scans is unusual. Two cases are harmless if all scans come in the end: AC
-      // before DC, which is reported for coefficient 0, and whole values that come a second time.
-      // But if a scan refines bits that have not come, an earlier scan is lost.
+      // The order of scans is unusual. Two cases are harmless if all scans come in the end. An AC
+      // scan may come before the DC scan (libjpeg then names coefficient 0), and whole values may
+      // come a second time. But if a scan refines bits that have not come yet, an earlier scan is
+      // lost.
       const bool is_early_ac = reader->Ss != 0 && info->err->msg_parm.i[1] == 0;
       if (reader->Ah != 0 && !is_early_ac) leave(info);
       exit->may_lack_scans = true;
@@ -85,7 +86,8 @@ void count_scans(j_common_ptr info) {
 }
 
 // Rows and columns that are decoded beyond the wanted ones. The interpolation of colour looks at
-// neighbours; with this margin the kept pixels equal the pixels of the decoded whole image.
+// neighbours; with this margin, the kept pixels have the same values as if the whole image were
+// decoded.
 constexpr JDIMENSION kMarginRows = 32, kMarginColumns = 16;
 
 struct Job {
@@ -99,8 +101,8 @@ struct Job {
   std::uint64_t held_bytes = 0;  // for the coefficients
 };
 
-// The memory for the coefficients of a file with several scans: 64 of 2 bytes for each block.
-// libjpeg reads all of them before the first row.
+// The memory for the coefficients of a file with several scans. Each block has 64 coefficients of 2
+// bytes. libjpeg reads all of them before the first row.
 std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
   std::uint64_t blocks = 0;
   for (int c = 0; c < info.num_components; ++c) {

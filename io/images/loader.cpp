@@ -27,8 +27,8 @@ constexpr std::size_t kPieceImages = 16;
 }  // namespace
 
 // Below, "step i" means batch number i of an epoch, that is, part i % parts of training step
-// i / parts. It lives in slots[i % slots.size()] and consists of `pieces` pieces, from number
-// i * pieces on.
+// i / parts. This batch lives in slots[i % slots.size()] and consists of `pieces` pieces, from
+// number i * pieces on.
 //
 // Threads claim pieces in order. A piece may be claimed once the previous batch in its slot was
 // given back. `mutex` guards all numbers, including a slot's. A piece's images and labels belong to
@@ -60,8 +60,8 @@ struct Loader::State {
   std::condition_variable work;   // wakes the threads: a piece may be claimed, or stop
   std::condition_variable ready;  // wakes the reader: a batch is ready, or no thread is busy
   Augmentation view = {};         // the augmentation of images if it is not random
-  std::size_t claimed = 0;        // pieces below it were claimed
-  std::size_t released = 0;       // batches below it were given back
+  std::size_t claimed = 0;        // the pieces before this one were claimed
+  std::size_t released = 0;       // the batches before this one were given back
   std::size_t end = 0;            // steps of the current epoch; 0 before the first
   std::size_t busy = 0;           // threads that fill a piece
   std::size_t wanted = 0;         // the step that next() returns next
@@ -305,8 +305,8 @@ const Batch& Loader::next() { return state_->next(); }
 bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
   const State::Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
-  // With a single slot, the caller still holds that slot's batch, so is_ready may belong to this
-  // batch.
+  // If there is only one slot, its is_ready may belong to the batch that the caller still holds.
+  // The next batch is then not ready.
   return state_->wanted < state_->end && state_->claimed > state_->wanted * state_->pieces &&
          slot.is_ready && state_->slots.size() > 1;
 }

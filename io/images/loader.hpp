@@ -1,5 +1,6 @@
 // Prepares batches ahead of time: threads decode, augment and normalise while the network computes.
-// If a GPU augments and normalises, batches are raw: bytes, and the crop of every image.
+// If a GPU augments and normalises, batches are raw: they hold the bytes and the crop of every
+// image.
 //
 // The loader owns a ring of buffers that are allocated once. Each holds this rank's batch for one
 // step, or one part of it. Threads fill the buffers in the order of the steps, several threads per

@@ -15,9 +15,9 @@
 namespace dp {
 
 struct Resampling {
-  PixelBox source;                      // the part of the whole image that is scaled ...
+  PixelBox source;                      // this part of the whole image is scaled ...
   std::uint32_t width = 0, height = 0;  // ... to this size ...
-  PixelBox cut;                         // ... of which this part is made
+  PixelBox cut;                         // ... but only this part of the result is computed
 };
 
 // Keeps its memory from image to image: the scaled columns of the rows that are needed, never a
@@ -35,8 +35,8 @@ class Resampler final : public RowSink {
   void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
 
  private:
-  // The weights of one axis: output i is the sum over k < taps of weight[i * taps + k] times input
-  // first[i] + k.
+  // The weights of one axis: output i is the sum over k < taps of weight[i * taps + k] *
+  // input[first[i] + k].
   struct Axis {
     std::uint32_t taps = 0;
     std::vector<std::uint32_t> first;

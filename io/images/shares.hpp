@@ -8,9 +8,9 @@
 // W the sum of the weights. A step of W images is thus divided exactly by the weights. The
 // arithmetic is exact, so all machines get the same division.
 //
-// With gradient accumulation, a rank computes its share in `parts` parts. Even shares: part j holds
-// the images that rank j P + r of P x parts ranks would have. Uneven shares: the block is divided
-// evenly, in order.
+// With gradient accumulation, a rank computes its share in `parts` parts. Even shares: part j of
+// rank r holds the images that rank j P + r would have if there were P x parts ranks. Uneven
+// shares: the block is divided evenly, in order.
 #pragma once
 
 #include <cstddef>

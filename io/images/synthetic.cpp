@@ -236,8 +236,8 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   const Colour ground = draw.colour(30, 150);
   paint_ground(canvas, ground, draw);
 
-  // The figure changes the ground's colour in a random direction, more often to the bright side, by
-  // a drawn amount, so some figures are faint.
+  // The figure's colour is the ground's colour plus a change. The change has a random direction,
+  // more often towards brighter colours, and a random size, so some figures are faint.
   Colour change = draw.colour(-0.4f, 1);
   const float length =
       std::sqrt(change.c[0] * change.c[0] + change.c[1] * change.c[1] + change.c[2] * change.c[2]) +

@@ -22,8 +22,8 @@ struct RunChoices {
   // record the choices of a codec whose bits followed the link's bandwidth. Empty unless the log
   // has every step (--log-steps 1).
   std::vector<double> planned_bits;
-  // The number of steps between two exchanges, for each epoch, joined by commas. Empty if it was
-  // not chosen by measurement.
+  // The number of steps between two exchanges, for each epoch, joined by commas. Empty if the
+  // number was not chosen by measurement.
   std::string round_steps;
   // The fraction of each bucket that each rank owns (comm/topologies/owner_weights.hpp), as text.
   // Empty: all ranks own the same; nullopt: the log does not say.

@@ -56,16 +56,16 @@ class RunLog {
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
 
   // Continues a log from the bytes that image() returned earlier. An empty image stands for a lost
-  // log: it starts anew.
+  // log: a new log is begun.
   //
   // Rows of epochs from info.first_epoch on and of steps after info.first_step are dropped. The
   // attributes are set from `info`, except started_at and the attributes that set_attribute()
   // added. /sessions gets a new row.
   //
   // The path "auto" stands for the log's earlier path. If `path` holds the same run's log, that log
-  // is replaced. If `path` holds another file, this is an error, unless `path` is the log's earlier
-  // path or the log is lost; then the other file is renamed. The new file is written by the first
-  // save(), so a disk that fails before does not end the run.
+  // is replaced. Any other file at `path` is renamed if `path` is the log's earlier path or if the
+  // log is lost. In all other cases, such a file makes resume() throw. The new file is written by
+  // the first save(), so a disk that fails before does not end the run.
   [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
                                      const RunInfo& info);
 
@@ -95,7 +95,8 @@ class RunLog {
   void set_attribute(const std::string& group, const std::string& name, double value);
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const double> values);
-  // Replaces one of the lists that rows refer to. It applies to rows that are appended afterwards.
+  // Replaces one of the lists that rows refer to. The new list applies to rows that are appended
+  // afterwards.
   void set_list(const std::string& name, std::span<const std::string> values);
 
   // When the call returns, all rows and attributes are on the disk.

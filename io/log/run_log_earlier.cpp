@@ -61,7 +61,7 @@ void put_back(LogContents& contents, const RunInfo& info) {
     cut(contents.tables[table], "epoch", info.first_epoch);
   }
   // A change of shares that is decided after s steps applies from step s + 2 on, counted from 1.
-  // The checkpoint after first_step steps holds it, so its rows stay.
+  // The checkpoint after first_step steps contains this change, so the change's rows stay.
   cut(contents.tables[LogTable::kShares], "step", info.first_step + 3);
   if (contents.tables.size() > LogTable::kSteps) {
     cut(contents.tables[LogTable::kSteps], "step", info.first_step + 1);

@@ -10,7 +10,7 @@ namespace dp {
 namespace {
 
 constexpr hsize_t kLeastChunkRows = 1'024;
-// In a longer table, every chunk has room for a quarter of the table's rows or more. The file is
+// In a long table, every chunk has room for at least a quarter of the table's rows. The file is
 // therefore laid out anew only each time that a table has grown by about a quarter.
 constexpr hsize_t kMostChunks = 4;
 constexpr std::size_t kMemoryStep = 1u << 20;  // HDF5 grows the image in steps of this size

@@ -45,7 +45,8 @@ struct TimesAndBytes {
   std::int64_t statistics_bytes = 0;
 };
 
-// A row's values for /epochs from the ranks' values: columns in seconds are means, others are sums.
+// Computes a row's values for /epochs from the ranks' values: means for columns in seconds, sums
+// for all other columns.
 [[nodiscard]] TimesAndBytes over_ranks(std::span<const TimesAndBytes> ranks);
 
 struct EpochRow {
@@ -57,8 +58,8 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
-  // For the sums of one step, on a sample of the values: their relative error against the exact
-  // sums, and the bytes that the sample took (not part of sent_bytes).
+  // In one step of the epoch, a sample of the delivered sums is compared with the exact sums. The
+  // results are the relative error and the bytes sent for the sample (not part of sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
   // In the same step, the fraction of sampled values that are too large for their codec.
@@ -89,12 +90,12 @@ struct BucketRow {
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
-// A tensor of which at least one exchange of the epoch delivered nothing.
+// A tensor that at least one exchange of the epoch left out entirely.
 struct TensorRow {
   std::int64_t epoch = 0, tensor = 0, elements = 0;  // tensor: an index into tensor_names
-  // Both count exchanges. `waiting` is the number of exchanges, at the end of the epoch, since any
-  // part of the tensor was last delivered. `longest_wait` is the longest wait that ended in this
-  // epoch or was not over at its end.
+  // Both count exchanges. At the end of the epoch, `waiting` exchanges have passed since any part
+  // of the tensor was last delivered. `longest_wait` is the longest wait that ended in this epoch
+  // or was not over at its end.
   std::int64_t waiting = 0, longest_wait = 0;
 };
 
@@ -111,10 +112,10 @@ struct StepRow {
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
   // For codecs whose bits per value vary ("ecq:bits=", "ecq:error=", "auto"). The first three are
-  // bits per value: as planned, as sent on the way to the sum, and as sent for the sum itself. The
-  // next two are the quantiser's step sizes on these two ways. The last two are only for "auto":
-  // the bandwidth of rank 0's link, and the bits per value that this link can transfer without
-  // delaying the step.
+  // bits per value: as planned, as sent for partial sums, and as sent for the complete sums. The
+  // next two are the quantiser's step sizes for partial and complete sums. The last two are only
+  // for "auto": the bandwidth of rank 0's link, and the bits per value that this link can transfer
+  // without delaying the step.
   double planned_bits = kNotMeasured, partial_bits = kNotMeasured, total_bits = kNotMeasured;
   double partial_step = kNotMeasured, total_step = kNotMeasured;
   double link_bytes_per_s = kNotMeasured, hidden_bits = kNotMeasured;
@@ -134,8 +135,8 @@ struct StepRow {
 // that led to them.
 struct ShareRow {
   std::int64_t step = 0, rank = 0, images = 0;  // steps count from 1, as in /steps
-  // The measurements before this choice: the time of the rank's steps without waiting for other
-  // ranks, and with it.
+  // Measurements before this choice. Both are times of the rank's steps: compute_s without the
+  // waits for other ranks, step_s with them.
   double compute_s = kNotMeasured, step_s = kNotMeasured;
   // The model of the rank's computation: fixed_s + image_s x images.
   double fixed_s = kNotMeasured, image_s = kNotMeasured;

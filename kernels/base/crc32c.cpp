@@ -2,9 +2,10 @@
 // of three cycles and a throughput of one per cycle, so three parts of the input are computed at
 // the same time.
 //
-// The parts are joined as follows. The remainder over A then B is the remainder over B, started
-// with 0, plus the remainder over A advanced by B's length. Advancing by a fixed length is a linear
-// map of 32 bits, which one table for each of the four bytes computes.
+// The parts are joined as follows. Let a be the remainder over A, and b the remainder over B,
+// started with 0. The remainder over A followed by B is then b plus (exclusive or) a advanced by
+// B's length. Advancing by a fixed length is a linear map of 32 bits, which one table for each of
+// the four bytes computes.
 #include "kernels/base/crc32c.hpp"
 
 #include <array>

@@ -32,16 +32,17 @@ struct Normalization {
 // Random crop, flip and cutout of one image. Pixel (h, w) of the output is pixel (h + shift_y, w' +
 // shift_x) of the source, with w' = w or, if flipped, width - 1 - w. Pixels outside of the source
 // are black or, with is_reflected, show the source's mirror image (reflected_index). Output pixels
-// in the square of cut_side pixels at (cut_y, cut_x) are 0, the data set's mean.
+// in a square with a side of cut_side pixels, which begins at (cut_y, cut_x), are 0 after
+// normalisation, which stands for the data set's mean.
 struct ImageCrop {
   std::int8_t shift_x = 0, shift_y = 0;
   std::uint8_t is_flipped = 0, is_reflected = 0;
   std::uint16_t cut_x = 0, cut_y = 0, cut_side = 0;
 };
 
-// The index in a row of `size` pixels that is shown at index `at` if the row is mirrored at its
-// ends. The end pixels are not repeated (PyTorch's padding mode "reflect"). Requires
-// -size < at < 2 size - 1.
+// A row of `size` pixels is continued beyond its ends by mirroring. Returns the index of the pixel
+// that then appears at index `at`. The end pixels are not repeated (PyTorch's padding mode
+// "reflect"). Requires -size < at < 2 size - 1.
 constexpr int reflected_index(int at, int size) {
   const int from_start = at < 0 ? -at : at;
   return from_start < size ? from_start : 2 * (size - 1) - from_start;

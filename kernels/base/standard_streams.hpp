@@ -4,8 +4,8 @@
 
 namespace dp {
 
-// Opens those of the descriptors 0, 1 and 2 that are closed. Otherwise the next file, pipe or
-// socket that the process opens would get one of these numbers, and messages would end up in it. A
+// Opens each of the descriptors 0, 1 and 2 that is closed. If it stayed closed, the next file, pipe
+// or socket that the process opens would get its number, and messages would end up there. A
 // descriptor opened here fails like a closed one: reading from 0 and writing to 1 and 2 gives
 // EBADF. A program calls this before anything else, and a library before it opens its first
 // descriptor. Never throws.

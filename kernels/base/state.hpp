@@ -2,8 +2,9 @@
 //
 // Every owner of state (parameters, running statistics, an optimiser, an exchange, the training
 // loop) has a method list_state(visitor) that lists each of its parts, always in the same order.
-// Everything that saves a run walks this one list, as do the replica hash and the test of restoring
-// (tests/app/training/state_test.cpp). Anything not listed is not state, and is lost between runs.
+// Everything that saves a run walks this one list. So do the replica hash and the test that
+// restores a run (tests/app/training/state_test.cpp). Anything not listed is not state, and is lost
+// between runs.
 //
 // A part is either a StateBlock or a StateText. A block is memory whose size does not change within
 // an epoch. (At the start of an epoch a warm-up may change codecs, so call begin_epoch() before
@@ -28,12 +29,12 @@ enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, readable by
 enum class StatePlace { host, device };            // device: access through Device only
 enum class StateShare { replicated, own };         // the same on all ranks, or per rank
 // How a rank combines the saved parts that it takes over when a run resumes with another number of
-// ranks: their sum (values still to be sent), their mean (statistics), or the first one (times).
-// With `spread`, every rank takes an equal share of the sum over all parts (squares of noise, which
-// add up).
+// ranks: their sum (for values still to be sent), their mean (for statistics), or the first one
+// (for times). With `spread`, every rank takes an equal share of the sum over all parts (for
+// squares of noise, which add up).
 enum class StateMerge { sum, mean, first, spread };
-// What each number of a block belongs to: a value of the flat gradient, a row of one of its
-// tensors, or a tensor. `none`: the block is not divided by tensors.
+// What each number of a block belongs to: a value of the flat gradient, a row of a tensor, or a
+// tensor. `none`: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
 // Prefix of the names of the model's parameters, which are listed in the order of the flat buffer.

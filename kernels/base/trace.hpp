@@ -1,8 +1,8 @@
 // Time slices of threads, for dptrain's --trace (io/files/trace_file.hpp writes them).
 //
 // A *track* is the list of one thread's *slices*, each with its begin and end on the host's steady
-// clock. A track records a *window* of training steps. Its memory is allocated before the first of
-// them; slices that do not fit are dropped and counted. Code that can be traced takes a
+// clock. A track records a *window* of training steps. The track's memory is allocated before the
+// window begins; slices that do not fit are dropped and counted. Code that can be traced takes a
 // TraceTrack*, which is null when tracing is off and then costs one branch. Only one thread at a
 // time may use a track. None of these functions fails.
 #pragma once
@@ -40,7 +40,7 @@ enum class TraceKind : std::uint8_t {
   q_factor,     // Q = M^T P, after P is made orthonormal
   p_q_product,  // the delivered P Q^T
   hook,         // the caller's work before or after the exchange
-  gather        // floats of all ranks, exchanged beside the buckets
+  gather        // an exchange of floats among all ranks, besides the buckets
 };
 
 struct TraceEvent {
@@ -50,7 +50,7 @@ struct TraceEvent {
   std::uint32_t id = 0;
   std::uint32_t segment = 0;  // of the bucket
   TraceKind kind = TraceKind::step;
-  bool is_total = false;  // the payload is the complete sum, else a partial one
+  bool is_total = false;  // true: the payload is the complete sum; false: a partial one
 };
 
 using TraceClock = std::chrono::steady_clock;

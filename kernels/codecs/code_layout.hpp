@@ -124,7 +124,7 @@ DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
 
 // Host: encodes a block of m floats, as most formats do it. v is partial + residual, or partial if
 // `residual` is null. coded_of(v, i) gives the code and the value that a decoder makes of it; the
-// difference goes to `residual`.
+// difference between v and that value goes to `residual`.
 template <unsigned kBits, std::uint32_t kPadding, class CodedOf>
 void encode(std::byte* codes, const float* partial, float* residual, std::size_t m,
             CodedOf coded_of) {

@@ -39,14 +39,14 @@ struct EncodeContext {
   // The step size of a uniform quantiser (the distance between neighbouring decoded values), for
   // codecs with an adjustable one. 0: the codec chooses.
   float quantiser_step = 0.0f;
-  // For the same codecs: requests a dense payload with this many bits per value, which has no step
-  // size: 4 (as q4), 8 (as q8), 16 (as bf16) or 32 (as fp32). 0: no such request.
+  // For the same codecs: requests a dense payload with this many bits per value: 4 (as q4), 8 (as
+  // q8), 16 (as bf16) or 32 (as fp32). Dense payloads ignore quantiser_step. 0: no such request.
   unsigned dense_bits = 0;
 };
 
 struct [[nodiscard]] EncodeResult {
   std::size_t payload_bytes = 0;
-  bool finite = true;  // false: the input held NaN, an infinity or more than the codec can carry
+  bool finite = true;  // false: the input held NaN, an infinity or a value too large for the codec
   // The number of finite values that a host codec clamped to its largest value, and the index of
   // the first one.
   std::size_t clamped = 0, first_clamped = 0;
@@ -129,8 +129,8 @@ class Codec {
 // Makes a codec for memory of the host; null for a codec that is an exchange of its own
 // (CodecInfo::is_exchange).
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
-// Makes a codec for memory of that device, which must outlive the codec. Returns null if the codec
-// has no form for such a device.
+// Makes a codec for the memory of `device`, which must outlive the codec. Returns null if the codec
+// has no form for a device of that kind.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device);
 // Whether make_codec returns a codec for a device of that kind.
 [[nodiscard]] bool has_codec(const CodecSpec& spec, DeviceKind kind);

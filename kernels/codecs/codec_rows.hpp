@@ -30,7 +30,7 @@ namespace dp {
 template <class Format>
 class CpuCodec;
 
-// `Driver<F>` is the host's codec, constructed from a CodecSpec like F.
+// `Driver<F>` is the host's codec. Like F, it is constructed from a CodecSpec.
 template <class F, bool kHasGpuForm = true, template <class> class Driver = CpuCodec>
 struct CodecRow {
   using HostCodec = Driver<F>;
@@ -84,8 +84,8 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "distance between neighbouring values, in root mean squares of a segment", 3.0,
                      0.02, 16.0),
     number_parameter("bits",
-                     "mean bits per value over the run; sets one step for all tensors "
-                     "(step= then applies to the first step only); 0: use step=",
+                     "mean bits per value over the run; sets one step size for all tensors "
+                     "(step= then applies to the first training step only); 0: use step=",
                      0.0, 0.0, 8.0),
     number_parameter(
         "error",
@@ -97,15 +97,15 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "0|0.25|0.5"),
     number_parameter(
         "growth",
-        "ratio of residual to gradient (norms) above which more than bits= are sent; with "
-        "a velocity of momentum m, 1 / (1 - m) times this value, and in rounds of H steps "
-        "1 / (1 - m^H) times this value; 0: never",
+        "limit of norm(residual) / norm(gradient), above which more than bits= are sent; with "
+        "a velocity of momentum m the limit is 1 / (1 - m) times this; in rounds of H steps "
+        "it is 1 / (1 - m^H) times this; 0: no limit",
         8.0, 0.0, 1000.0),
     choice_parameter(
         "velocity",
         "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
-        "that feedback applies after the momentum; masked: velocities restart at values where "
-        "something was delivered",
+        "that feedback applies after the momentum; masked: like on, but the velocity of a value "
+        "restarts when the value is delivered",
         "off|on|masked"),
     feedback_parameter()};
 inline constexpr std::string_view kEcqSamples[] = {"ecq", "ecq:bits=0.35", "ecq:bits=1.2"};
@@ -142,7 +142,8 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<linear::Format<16>>{rounding_info("q16", "16-bit linear bins, one scale per block")},
     CodecRow<linear::Format<8>>{rounding_info("q8", "8-bit linear bins, one scale per block")},
     CodecRow<linear::Format<4>>{rounding_info("q4", "4-bit linear bins, one scale per block")},
-    CodecRow<two_bit::Format, false>{block_info("q2", "-s, 0 or s: the best s per block")},
+    CodecRow<two_bit::Format, false>{
+        block_info("q2", "each value becomes -s, 0 or s, with the best s per block")},
     CodecRow<nonlinear::Format<8>>{block_info("q8n", "8-bit bins, denser near zero")},
     CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero")},
     CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block")},

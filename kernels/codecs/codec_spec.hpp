@@ -135,7 +135,7 @@ struct CodecSpec {
   [[nodiscard]] double number(std::string_view key) const;
   [[nodiscard]] std::size_t whole(std::string_view key) const;
   [[nodiscard]] bool has_choice(std::string_view key, std::string_view choice) const;
-  // Whether the errors of this codec with these settings do not average out.
+  // True if the errors of this codec, with these settings, do not average out.
   [[nodiscard]] bool is_biased() const;
 
   // The canonical form with every key: parse_codec_spec(text()) gives an equal spec.

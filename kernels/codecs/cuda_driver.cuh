@@ -200,7 +200,7 @@ class CudaCodec final : public Codec {
  private:
   [[nodiscard]] Tiling tiling(std::size_t n) const {
     const std::size_t length = block() > 1 ? block() : 2048;
-    // A warp is enough for a tile if each of its threads gets at most 4 x 4 positions.
+    // A warp is enough for a tile if each thread of the warp gets at most 4 x 4 positions.
     const bool is_small = code_layout::positions(length, Format::kCodeBits) <= 32 * 16;
     return {.n = n,
             .length = length,

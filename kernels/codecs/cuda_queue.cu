@@ -39,7 +39,7 @@ __global__ __launch_bounds__(kThreads) void finite_kernel(const float* values, s
                                                           CodecQueue::Report* report) {
   bool is_finite = true;
   for (std::size_t i = first_item(); i < n; i += item_stride()) {
-    is_finite = is_finite && fabsf(values[i]) <= 3.402823466e+38f;  // the largest; false for NaN
+    is_finite = is_finite && fabsf(values[i]) <= 3.402823466e+38f;  // FLT_MAX; false for NaN
   }
   if (!is_finite) report->is_not_finite = 1;
 }
@@ -74,7 +74,8 @@ std::shared_ptr<CodecQueue> CodecQueue::of(CudaDevice& device) {
   return queue;
 }
 
-// Not Device::allocate(), which uses the device's own stream, and that stream may be recording.
+// Does not call Device::allocate(), because that uses the device's own stream, which may be
+// recording.
 CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
   void* memory = nullptr;
   DP_CHECK_CUDA(cudaMalloc(&memory, bytes));

@@ -31,8 +31,9 @@ class CodecQueue final : public SegmentMemory {
     std::uint32_t is_not_finite;
     std::uint32_t is_damaged;  // a payload that no encoder writes
   };
-  // Arguments shared by the kernels of a call. `not_finite_call` and `maxima` are device memory:
-  // the number of the last call whose segment was not finite, and the blocks' largest magnitudes.
+  // Arguments shared by the kernels of a call. Two of them point to device memory:
+  // `not_finite_call` to the number of the last call with a segment that was not finite, and
+  // `maxima` to the blocks' largest magnitudes.
   struct Call {
     Report* report;
     std::uint64_t number;

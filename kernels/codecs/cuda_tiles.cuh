@@ -35,8 +35,8 @@ __device__ inline void load_floats(const float* from, unsigned count, float (&v)
 __device__ inline void store_floats(float* to, unsigned count, const float (&v)[4]) {
   if (count == 4 && is_aligned(to, sizeof(float4))) {
 #ifdef __CUDA_ARCH__
-    // nvcc would merge a plain store with the single-float stores below, and make it single stores,
-    // too. `to` is in global memory.
+    // nvcc would merge a plain store with the single-float stores below, and thus split it into
+    // single stores, too. `to` is in global memory.
     asm("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
         "f"(v[3])
         : "memory");
@@ -154,7 +154,7 @@ __device__ inline unsigned floats_at(unsigned p, unsigned count, unsigned k, uns
   return left < count ? left : count;
 }
 // Calls use(tile, its first float, its number of floats) for every tile of this thread's group,
-// from the last to the first if kBackwards; all threads of a group together.
+// from the last to the first if kBackwards. All threads of a group take the same tiles together.
 template <bool kBackwards = false, class Use>
 __device__ void for_tiles(const Tiling& tiling, Use use) {
   const std::size_t stride = std::size_t{gridDim.x} * tiling.groups();
@@ -174,7 +174,7 @@ __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
     value = other > value ? other : value;
   }
   if (group == 32) return value;
-  __syncthreads();  // of the tile before
+  __syncthreads();  // all threads have read `shared` of the previous tile
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
   __syncthreads();
   for (const std::uint32_t other : shared) value = other > value ? other : value;

@@ -1,6 +1,6 @@
-// ecq: an entropy-coded quantiser. Values become whole multiples of one step size, the *step*
-// below. It is several times the values' root mean square, so most values become zero. An entropy
-// coder writes the result, and error feedback sends the dropped part later.
+// ecq: an entropy-coded quantiser. Values become whole multiples of one step size, called the
+// *step* below. The step is several times the values' root mean square, so most values become zero.
+// An entropy coder writes the result, and error feedback sends the dropped part later.
 //
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
@@ -10,7 +10,8 @@
 //     body                       plain: int8 code[n], used if coded would be longer
 //                                coded: see entropy_coder.hpp; `form` is its head byte
 //                                bf16: see bf16.hpp; fp32: float32 value[n]; q4, q8: see
-//                                linear.hpp, in blocks of 2,048. The step of these four is 1.
+//                                linear.hpp, in blocks of 2,048. These four forms have
+//                                step = 1.
 // value = code * step. code = v / step, rounded to the nearest whole number (ties to even), within
 // -127..127. A plain or coded payload is at most n + 5 bytes; the length of the other forms follows
 // from their bits.
@@ -36,11 +37,12 @@
 // prototype of this codec, the final loss was 0.939 at 0.89 bits a value with a dead zone, and
 // 0.858 at 0.66 bits a value without it. (The bits were computed as the entropy of the codes.)
 //
-// Error: at most step / 2. If the step is set, no residual therefore exceeds step / 2, or 1/254 of
-// the largest magnitude. With the segment's own step the largest value always gets a code of at
-// least 1 and loses at most half of itself: c^2 = 1 - 0.75 / n for n floats, at most kMostFloats.
-// This bound describes one sent value among many of equal size. Typical gradients lose 20 to 45 %
-// of their squared norm at 0.6 to 0.15 bits a value.
+// Error: at most step / 2. With a set step that is not blended, no residual therefore exceeds half
+// of the set step or 1/254 of the largest magnitude, whichever is larger. With the segment's own
+// step the largest value always gets a code of at least 1 and loses at most half of itself. For n
+// floats, at most kMostFloats, c^2 is therefore 1 - 0.75 / n. This bound allows for segments in
+// which only one of many values of equal size is sent. Typical gradients lose 20 to 45 % of their
+// squared norm at 0.6 to 0.15 bits a value.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // Outline: CodeBlocks::add() collects the nonzero codes of each block. encode() then visits blocks
-// and codes from the last to the first, because rANS decodes in the reverse order of encoding: per
-// code its level, plain bits and gap, then the block's size, then its count. decode_add() reads
-// forwards: count, size, then gap, plain bits and level of each code.
+// and codes from the last to the first, because rANS decodes in the reverse order of encoding. It
+// puts the level, the plain bits and the gap of each code, then the size of the block, then its
+// count. decode_add() reads forwards: count, size, then gap, plain bits and level of each code.
 //
 // Both sides handle usual codes by the fast path of entropy_stream.hpp while there is room. Codes
 // with escapes, and codes near the end of the room, take the checked functions (put_long,

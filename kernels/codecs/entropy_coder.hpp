@@ -31,7 +31,7 @@
 // Wire format, little-endian:
 //     u8 head         bits 0-4: the number of plain bits in `first` (less than 32); bit 5: one
 //                     state; bit 6: 1; bit 7: 0
-//     u32 state[2]    the decoder begins with the second one; u32 state[1] with one state
+//     u32 state[2]    the decoder begins with the second one; if there is one state: u32 state[1]
 //     u16 words[]
 //     u32 plain[]     further plain bits, from the last word to the first one
 //     u8 first[]      the first plain bits: as many bytes as they need
@@ -70,7 +70,7 @@ class CodeBlocks {
   // Adds a block of zeros.
   void add_empty() { append({}); }
 
-  // The number of all codes of the segment, and of its nonzero codes.
+  // The number of all codes of the segment, and the number of its nonzero codes.
   [[nodiscard]] std::size_t codes() const { return all_codes_; }
   [[nodiscard]] std::size_t not_zero() const { return not_zero_; }
   // The number of blocks added.
@@ -113,8 +113,9 @@ class CodeBlocks {
 };
 
 // Encodes the n = blocks.codes() codes into `out`, which has room for n bytes, and returns the
-// number of bytes; nothing if that would be more than n (the content of `out` is then undefined).
-// `room` is scratch memory of n bytes at any address that overlaps with nothing else.
+// number of bytes. Returns nothing if that would be more than n; the content of `out` is then
+// undefined. `room` is scratch memory of n bytes, which may be at any address and must not overlap
+// with anything else.
 [[nodiscard]] std::optional<std::size_t> encode(const CodeBlocks& blocks, std::byte* out,
                                                 std::byte* room);
 

@@ -281,7 +281,7 @@ class Decoder {
     return found.share * (state >> kTableBits) + place - found.start;
   }
 
-  // Whether this many bytes are left; otherwise decoding has failed.
+  // Returns whether this many bytes are left. If not, sets has_failed_.
   bool has(std::size_t bytes) {
     const bool is_there = static_cast<std::size_t>(plain_ - next_) >= bytes;
     has_failed_ |= !is_there;

@@ -34,8 +34,8 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
   }
 }
 
-// The weights of 0, 1, ..., each q times the one before. The last weight is the sum of all that
-// would follow.
+// The weights of 0, 1, ..., each q times the one before. The last weight instead stands for all
+// further values: it is the sum of their weights.
 template <std::size_t kCount>
 std::array<double, kCount> geometric(double q) {
   std::array<double, kCount> weights{};

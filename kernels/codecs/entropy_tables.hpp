@@ -64,9 +64,9 @@ struct Symbol {
   std::uint32_t complement = 0;  // kTableSize - share
 };
 
-// The part that the decoder reads is small, because layers evict the tables from the caches between
-// two segments. A table with an entry for every place would take 8 KB, and waiting for memory took
-// half of the decoder's time in training.
+// The part that the decoder reads is kept small, because layers evict the tables from the caches
+// between two segments. With tables that had an entry for every place (8 KB each), waiting for
+// memory took half of the decoder's time in training.
 struct Table {
   static constexpr unsigned kGroupBits = 2;
   struct Found {
@@ -102,7 +102,7 @@ struct Tables {
 [[nodiscard]] const Tables& tables();
 
 // The bucket of the mean of `count` levels with this sum: 0 if the sum is 0. The upper bounds of
-// the other buckets are 1/16 and its multiples by powers of 1.5.
+// the other buckets are 1/16, 1.5/16, 1.5^2/16 and so on; the last bucket has none.
 [[nodiscard]] std::size_t size_bucket(std::uint32_t count, std::uint32_t sum);
 
 }  // namespace dp::entropy

@@ -7,9 +7,10 @@
 // Rounds to nearest, ties to even. Zero is exact, and the largest value of a block is reproduced up
 // to rounding.
 //
-// In contrast to q8 and q8n, all values from a block's largest down to 2^-15 of it have about the
-// same relative error (2.6 % rms), so a block's small values stay useful. The squared error of the
-// whole block is dominated by its large values; it is smaller with q8 and smallest with q8n.
+// In contrast to q8 and q8n, all values between the largest magnitude of a block and 2^-15 of that
+// magnitude have about the same relative error (2.6 % rms), so a block's small values stay useful.
+// The squared error of the whole block is dominated by its large values; it is smaller with q8 and
+// smallest with q8n.
 //
 // Error: at most |v| / 17 if |v| >= 2^-6 scale, else at most 2^-10 scale; in both cases plus 2^-22
 // |v|. (From 2^e on, codes are 2^(e-3) apart. The value with the largest relative error is the

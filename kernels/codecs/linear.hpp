@@ -7,7 +7,7 @@
 // With L = 32767, 127 or 7: scale = absmax / L, x = v * (L / absmax), and the code is x rounded:
 //   round=nearest      to the nearest whole number, ties to even;
 //   round=stochastic   up with the probability of its fractional part, else down, by comparison
-//                      with a uniform draw (draws.hpp). At most L in magnitude.
+//                      with a uniform draw (draws.hpp); then clamped to -L..L.
 // The largest value of a block is reproduced up to rounding, zero exactly.
 //
 // Error, nearest: |v - decoded| <= scale / 2 + 2^-22 |v|. Stochastic: below scale + 2^-22 |v|, and

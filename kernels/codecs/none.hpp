@@ -53,7 +53,7 @@ class Format {
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {
     const std::byte* in = payload + begin * sizeof(float);
-    // Signed, because every vector unit has a signed maximum.
+    // Signed, because every vector unit has a max instruction for signed integers.
     std::int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (std::size_t i = 0; i < m; ++i) {

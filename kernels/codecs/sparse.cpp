@@ -140,7 +140,7 @@ class BitReader {
   const std::byte* next_;
   const std::byte* end_;
   std::uint64_t word_ = 0;  // the first bit lowest
-  unsigned bits_ = 0;       // how many of its bits are valid, at most 63
+  unsigned bits_ = 0;       // how many bits of word_ are valid, at most 63
 };
 
 }  // namespace
@@ -270,7 +270,7 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   if (is_bf16_) least = bfloat16::from_float(std::bit_cast<float>(least)) * 0x10000u;
   std::size_t next = 0;
   for (std::size_t j = 0; j < count; ++j) {
-    // Each place leaves room for those that follow.
+    // This place must leave room for the places that follow.
     const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
     // Two copies of a fixed length; one copy of a variable length would be made byte by byte.
     std::uint32_t bits = 0;

@@ -56,7 +56,8 @@ void for_each_from(const float* v, std::size_t n, std::uint32_t least, Use use) 
   }
 }
 
-// The bin that holds the k-th largest value, and how many of its values are among the k.
+// The bin that holds the k-th largest value, and how many values of the bin are among the k
+// largest.
 struct Found {
   std::size_t bin = 0;
   std::size_t wanted = 0;
@@ -68,8 +69,8 @@ Found find_from_above(const Counts& counts, std::size_t k) {
   return {bin, k};
 }
 
-// The range of magnitude bits [low, high] that holds the k-th largest; `wanted` of its values are
-// among the k.
+// The range of magnitude bits [low, high] that holds the k-th largest value. `wanted` values of the
+// range are among the k largest.
 struct Range {
   std::uint32_t low = 0;
   std::uint32_t high = 0;
@@ -154,7 +155,8 @@ Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
 
 Cut cut_of_largest(const float* v, std::size_t n, std::size_t k) {
   Range range = k <= n / (2 * kGroup) ? range_of_groups(v, n, k) : range_of_values(v, n, k);
-  // Zeros are never sent, so a range may begin at 1; then fewer than k values may be left.
+  // Zeros are never sent, so a range that begins at 0 is cut off at 1. Fewer than k values may then
+  // be left.
   while (true) {
     range.low = std::max(range.low, 1u);
     if (range.high < range.low) return {};

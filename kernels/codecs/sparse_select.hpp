@@ -11,7 +11,7 @@
 namespace dp::sparse {
 
 // Sends all values with larger magnitude bits than `least`, and the first `ties` of the values
-// whose bits equal it.
+// whose magnitude bits equal `least`.
 struct Cut {
   static constexpr std::size_t kAllTies = std::numeric_limits<std::size_t>::max();
   std::uint32_t least = 1;
@@ -22,8 +22,8 @@ struct Cut {
 //
 // This is a radix select, which reads the segment about four times and sorts nothing:
 //   1. The maxima of groups of 8 values give a lower bound: each of the k largest maxima is one of
-//      the values, so at least k values reach the smallest of them. If k is more than n/16, a
-//      histogram of all values is used instead of the maxima.
+//      the values, so at least k values reach the smallest of these maxima. If k is more than
+//      n/16, a histogram of all values is used instead of the maxima.
 //   2. Histograms of the values between that bound and the largest one narrow the range of the k-th
 //      value by a factor of 2048 each, until all values in the range are wanted or the range is
 //      one bit pattern.

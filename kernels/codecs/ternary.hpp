@@ -7,8 +7,8 @@
 // 5). A digit is 0 for -s, 1 for zero, 2 for s, and 1 beyond the last float. A byte is therefore at
 // most 242, and a value takes 1.6 bits.
 //   round=nearest      the s with the smallest squared error; a value goes to the nearest level.
-//                      The decoded values equal q2's, in four fifths of its bytes; for error and
-//                      contraction see three_levels.hpp.
+//                      The decoded values equal those of q2, and take four fifths of the bytes.
+//                      For error and contraction see three_levels.hpp.
 //   round=stochastic   s is the largest magnitude, and a value is sent as +-s with probability
 //                      |v| / s, else as zero (TernGrad, Wen et al. 2017, per block; its clipping,
 //                      which is biased, is omitted). The mean over draws is v up to 2^-23 s. Not a

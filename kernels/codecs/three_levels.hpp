@@ -6,20 +6,20 @@
 // sum v^2 - S^2 / k. The best s therefore has the largest S^2 / k. The search sorts nothing, and
 // its sums are exact or in a fixed order:
 //   1. magnitudes, as multiples of absmax / 255, are counted in 256 bins;
-//   2. the best of the 255 thresholds between bins is taken, by an S in whole numbers that counts
-//      every value as the lower end of its bin;
+//   2. the best of the 255 thresholds between bins is taken; here every value counts as the lower
+//      end of its bin, so S is a sum of whole numbers;
 //   3. kRefinements times (Lloyd 1957), s becomes the mean of the values sent, and the values above
 //      s / 2 are sent next. Neither change increases the error.
 // The squared error is within 1 % of the best one for normal, Laplacian and heavy-tailed values; a
-// test compares it with all k.
+// test compares it with the errors for all k.
 //
 // Contraction: let q = floor(255 |v| / absmax) >= 0 for n values, and F the largest S^2 / k that
 // step 2 finds among the q. The k-th largest q is at most S_k / k <= sqrt(F / k), so sum q^2 <= F
 // H(n) with H(n) = 1 + 1/2 + ... + 1/n.
 //
-// The squared error is at most sum v^2 - F (the values above are no smaller than their q), and sum
-// v^2 <= sum (q + 1)^2 <= R sum q^2. In the worst block for R one value is at the top, M = 254 or
-// more, and all other values are below k + 1:
+// The squared error is at most sum v^2 - F (in units of absmax / 255, the values that are sent are
+// no smaller than their q), and sum v^2 <= sum (q + 1)^2 <= R sum q^2. In the worst block for R one
+// value is at the top, M = 254 or more, and all other values are below k + 1:
 //     R = max over k of ((n-1) (k+1)^2 + M^2) / ((n-1) k^2 + M^2)
 // Hence c^2 = 1 - 1 / (H(n) R) with n = block: c is 0.95 at 2048, and 0.97 at 16384.
 #pragma once

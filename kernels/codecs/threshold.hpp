@@ -1,9 +1,9 @@
 // threshold: sends every value with |g + z| >= alpha; the rest accumulates in z, the residual.
 //
-// This is the low-bandwidth paper's S(g, Z), except that it compares the magnitude of g + z.
-// Otherwise no negative value would ever be sent. Wire format: sparse.hpp. A payload's length
-// depends on the values. It is 4 bytes if no value reaches alpha, and at most n floats and one bit
-// for each.
+// This is the low-bandwidth paper's S(g, Z), except that it compares the magnitude of g + z. If the
+// sum itself were compared, no negative value would ever be sent. Wire format: sparse.hpp. A
+// payload's length depends on the values. It is 4 bytes if no value reaches alpha, and at most n
+// floats and one bit for each.
 //
 // The number of values that reach alpha is not known in advance; planning assumes a twentieth.
 //

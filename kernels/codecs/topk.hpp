@@ -7,7 +7,7 @@
 // with a layer of large gradients; its values are sent once enough has accumulated in the residual.
 //
 // Contraction: the n - k smallest squares stay, and their sum is at most a fraction 1 - k/n of all
-// squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With
+// squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches this bound.) With
 // value=bf16 a value that is sent leaves at most 2^-8 of itself: c^2 = 1 - ratio + 2^-16 ratio, for
 // values in bf16's normal range.
 #pragma once

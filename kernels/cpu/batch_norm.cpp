@@ -121,8 +121,8 @@ class CpuBatchNorm final : public BatchNorm {
     cpu::for_each_slice(device_, desc_.x, body);
   }
 
-  // Mean and sum of squared deviations from it, per slice and image. Two sweeps, so that nothing
-  // cancels; the second one reads from the cache.
+  // The mean and the sum of squared deviations from the mean, per slice and image. Two sweeps avoid
+  // cancellation; the second one reads from the cache.
   template <class T, std::size_t W>
   void compute_statistics(const T* x) {
     for_each_slice([&](std::size_t image, const Slice& s) {

@@ -3,8 +3,9 @@
 // Planning makes a pass of each method below, measures them (Tuning) and keeps the fastest:
 //
 //   winograd  stride 1, 3x3, our own (winograd.cpp); up to 3 times faster with many channels
-//   direct    oneDNN's, in the activations' own type
-//   any       oneDNN chooses, and activations are reordered; used only if there is no other pass
+//   direct    oneDNN's direct convolution, in the activations' own layout
+//   any       oneDNN chooses the layouts, and activations are reordered; used only if there is no
+//             other pass
 #include <time.h>
 
 #include <algorithm>

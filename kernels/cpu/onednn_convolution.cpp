@@ -1,6 +1,6 @@
-// Convolution on oneDNN: one primitive per direction, and reorders that convert its operands to the
-// layout it needs. Activations are kept in the layout that the fast primitives read, so in practice
-// only weights are reordered (0.6-3 ms in a training step of 1 s).
+// Convolution on oneDNN: one primitive per direction, and reorders that convert the operands to the
+// layout that the primitive needs. Activations are kept in the layout that the fast primitives
+// read, so in practice only weights are reordered (0.6-3 ms in a training step of 1 s).
 //
 // All layouts are given explicitly, because oneDNN's own choice reorders activations.
 #include <optional>
@@ -105,7 +105,7 @@ class OneDnnPass final : public ConvolutionPass {
       if (o.inside == o.outside) continue;
       const memory::desc& from = o.is_output ? o.inside : o.outside;
       const memory::desc& to = o.is_output ? o.outside : o.inside;
-      // Reorders' own scratchpads are managed by the library; the ones used here have none.
+      // If a reorder needs a scratchpad, the library manages it; the reorders used here need none.
       o.reorder.emplace(
           dnnl::reorder(dnnl::reorder::primitive_desc(device.engine(), from, device.engine(), to)));
       o.reorder->add_argument(DNNL_ARG_FROM, from, device.engine());

@@ -89,7 +89,8 @@ struct Plan {
   }
 };
 
-// y = x * weights; with `is_backward` x is the output's gradient and y the input's.
+// y = x * weights; with `is_backward`, x is the gradient of the output and y the gradient of the
+// input.
 class TilesPass final : public ConvolutionPass {
  public:
   TilesPass(const CpuDevice& device, const Conv2dDesc& desc, bool is_backward)
@@ -262,7 +263,7 @@ class WeightsPass final : public ConvolutionPass {
   std::size_t input_at_ = 0, gradient_at_ = 0, sums_at_ = 0, bytes_ = 0;
 };
 
-// Whether vectors of these activations lie within their blocks.
+// Whether every vector of these activations lies within one channel block.
 bool fits(const TensorDesc& desc, std::size_t width) {
   return desc.shape.c % kBlock == 0 && desc.channel_block % width == 0 && desc.shape.elements() > 0;
 }

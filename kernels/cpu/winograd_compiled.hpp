@@ -2,8 +2,8 @@
 // (NEON). winograd_base.cpp and winograd_avx512.cpp each include this file and export its table
 // kLoops.
 //
-// Everything is in an unnamed namespace, and no function of the standard library is called.
-// Otherwise the linker could keep the AVX-512 copy of a shared inline function for the whole
+// Everything is in an unnamed namespace, and no function of the standard library is called. Without
+// these two rules the linker could keep the AVX-512 copy of a shared inline function for the whole
 // program.
 //
 // Parts: loads and stores; the transforms in one dimension; tiles of activations (read, transform,

@@ -61,9 +61,9 @@ struct Loops {
   void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
                        std::size_t first, std::size_t channels);
 
-  // Both transform weights (KRSC), for the columns from `first` on. For the forward pass rows are C
-  // and columns K. For the gradient of the input rows are K, columns C (`inputs` in all), and the
-  // kernel is rotated.
+  // Both transform weights (KRSC), for the columns from `first` on. In the forward pass, rows are C
+  // and columns are K. In the gradient of the input, rows are K, columns are C (`inputs` in all),
+  // and the kernel is rotated.
   void (*forward_weights)(const float* weights, std::size_t first, const Factor& to);
   void (*backward_weights)(const float* weights, std::size_t inputs, std::size_t first,
                            const Factor& to);

@@ -78,8 +78,8 @@ __device__ inline void set_statistics(Channels channels, std::size_t c, double c
       static_cast<float>((1 - part) * static_cast<double>(*running_var) + part * unbiased);
 }
 
-// Writes the sums to `message` (batch_moments.hpp) if there is one; otherwise they cover the whole
-// batch and the statistics are set here.
+// Writes the sums to `message` (batch_moments.hpp) if there is one. If there is none, the sums
+// cover the whole batch, and the statistics are set here.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     finish_statistics_kernel(const float* partials, unsigned bands, Channels channels, const T* x,
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     merge_statistics_kernel(const float* all, std::size_t ranks, Channels channels, Update update) {
-  const std::size_t c = first_item();  // no loop: its state would need a stack
+  const std::size_t c = first_item();  // no loop, because its state would need a stack
   if (c >= channels.count) return;
   const BatchMoments batch = merge_moments(all, ranks, channels.count, c);
   set_statistics(channels, c, batch.count, batch.mean, batch.squares, update);
@@ -286,7 +286,8 @@ class CudaBatchNorm final : public BatchNorm {
       try {
         given.desk->gather(given.pass, given.mine, given.all);
       } catch (...) {
-        // An exception must not leave CUDA's thread. The waits of the exchange get the same error.
+        // An exception must not leave CUDA's thread. The error is not lost: whoever waits for the
+        // exchange gets it, too.
         std::ranges::fill(given.all, std::numeric_limits<float>::quiet_NaN());
       }
     };

@@ -1,7 +1,7 @@
 // Two sums per channel over all rows of a tensor, in two stages and a fixed order, so that the bits
 // are always the same. First a kernel that walks over rows (rows.cuh) leaves its blocks' sums in
-// partials[band][2][C]. Then a small second kernel, each block of which has a few channels, adds
-// the bands' sums in double.
+// partials[band][2][C]. Then a small second kernel adds the bands' sums in double; each of its
+// blocks handles a few channels.
 #pragma once
 
 #include "kernels/cuda/rows.cuh"

@@ -127,8 +127,8 @@ class Trial {
     }
   }
 
-  // After an error in a kernel all calls fail until the process ends. Waits for work that a failed
-  // plan has enqueued nevertheless.
+  // Throws if a kernel has failed, because all calls then fail until the process ends. Waits first:
+  // a plan that failed may have enqueued work nevertheless.
   void check_device(const CudnnPlan& plan) const {
     const DeviceWaits::Wait wait(device_.waits(), "the measurement of a convolution");
     const cudaError_t code = cudaStreamSynchronize(device_.stream());

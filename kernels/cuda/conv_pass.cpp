@@ -1,5 +1,5 @@
-// form_of() plans one direction: the number of parts of a batch, so that no tensor of a part is
-// larger than cuDNN allows, and which operands are copied to which place in scratch memory.
+// form_of() plans one direction. It divides the batch into parts, so that no tensor is larger than
+// cuDNN allows, and decides which operands are copied to which place in scratch memory.
 // ConvPass::run iterates over the parts: it copies the inputs that need it, runs the plan, and
 // copies the output. Weight gradients of parts are summed in fp32.
 #include "kernels/cuda/conv_pass.hpp"
@@ -43,7 +43,8 @@ std::size_t count_parts_for(const Conv2dDesc& desc, std::size_t elements) {
   const std::size_t n = desc.x.shape.n;
   if (desc.y.type == DataType::f32) {
     const std::size_t parts = count_parts(n, elements, PartLimits::kFp32);
-    // Otherwise the batch has no suitable divisor, and the parts would be too small.
+    // If there are more parts than this, the batch has no suitable divisor, and the parts would be
+    // too small.
     if (parts <= 4 * (elements / PartLimits::kFp32 + 1)) return parts;
   }
   return count_parts(n, elements, PartLimits::kHard);
@@ -88,7 +89,8 @@ ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allow
   };
   if (f.x.is_copied) take(f.x);
   if (f.y.is_copied) take(f.y);
-  // Weights need room even if their form is right: they may not be aligned as cuDNN requires.
+  // Weights need room even if their form is right, because their address may lack the alignment
+  // that cuDNN requires.
   if (direction == ConvDirection::backward_weights || !f.w.is_copied) take(f.w);
   return f;
 }

@@ -57,8 +57,8 @@ class ConvPass {
  public:
   ConvPass(CudaDevice& device, const ConvPassForm& form) : device_(&device), form_(form) {}
 
-  // `packed_weights`: memory for the weights in the plan's form, if this differs from their form in
-  // memory. `scratch`: form().scratch_bytes, followed by the plan's workspace.
+  // `packed_weights`: memory for the weights in the plan's form; needed if the caller's weights
+  // have another form. `scratch`: form().scratch_bytes, followed by the plan's workspace.
   void run(const CudnnPlan& plan, const ConvPassData& data, void* packed_weights,
            std::byte* scratch);
 

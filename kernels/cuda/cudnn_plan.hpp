@@ -90,7 +90,7 @@ class ConvPlanner {
 
   [[nodiscard]] std::size_t count() const { return ways_.size(); }
   // "engine 38 2=1 11=0", "engine 12 winograd 5=1": a name that identifies a configuration in all
-  // runs with this cuDNN. The numbers are its knobs' types and values.
+  // runs with this cuDNN. "2=1" sets the knob of type 2 to the value 1.
   [[nodiscard]] const std::string& name(std::size_t i) const { return ways_[i].name; }
   // Whether building way i compiles a kernel, which takes about a second.
   [[nodiscard]] bool is_compiled(std::size_t i) const { return ways_[i].is_compiled; }

@@ -135,8 +135,8 @@ class EventMarks final : public TimeMarks {
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
-    // The host may learn through a BucketLink that work has ended, slightly before the event is
-    // complete.
+    // Wait, because the host may learn through a BucketLink that work has ended slightly before the
+    // event is complete.
     device_.wait_for(events_.at(to).get(), "a step's operations");
     float milliseconds = 0;
     DP_CHECK_CUDA(

@@ -116,7 +116,7 @@ struct Opened {
     const Places places;
     const int major = CUDART_VERSION / 1000;
     const auto versioned = [&](const std::string& stem) {
-      // The functions used are the same in both.
+      // The functions used are the same in CUDA 12 and 13, so either version will do.
       return std::vector<std::string>{fmt::format("{}.so.{}", stem, major),
                                       fmt::format("{}.so.{}", stem, major == 13 ? 12 : 13)};
     };

@@ -41,9 +41,10 @@ struct RowGrid {
   [[nodiscard]] dim3 blocks() const { return dim3(bands, tiles); }
 };
 
-// A grid of at most `most_blocks` blocks (but at least one per column) of kThreads threads. A
-// thread gets at least `least_rows` rows, and a multiple of `unroll`, the number that its loop
-// processes at once: only few threads at the end have a remainder. rows and packs must be > 0.
+// A grid of at most `most_blocks` blocks (but at least one per column) of kThreads threads. The
+// number of rows of a thread is at least `least_rows` and a multiple of `unroll`, the number of
+// rows that the thread's loop processes at once. Only a few threads at the end have a remainder.
+// rows and packs must be > 0.
 inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned most_blocks,
                         unsigned least_rows, unsigned unroll) {
   require(rows > 0 && packs > 0 && packs <= 65535u * kThreads, "a grid over no rows");

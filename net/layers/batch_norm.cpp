@@ -27,10 +27,9 @@ std::vector<ParameterSpec> BatchNormLayer::parameters(std::span<const Shape> inp
 TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
   is_training_ = context.is_training;
   if (is_training_ && !context.needs_input_gradient) {
-    throw_error(
-        ErrorKind::internal,
-        "batch normalisation computes the gradient of its input in any case: in training it "
-        "cannot read the images");
+    throw_error(ErrorKind::internal,
+                "batch normalisation always computes the gradient of its input in training, so it "
+                "cannot be the first layer, which reads the images");
   }
   norm_ = make_batch_norm(context.device, {.x = inputs[0],
                                            .has_relu = options_.has_relu,

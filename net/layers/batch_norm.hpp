@@ -14,14 +14,14 @@ class BatchNormLayer final : public Layer {
   struct Options {
     bool has_relu = false;
     bool has_addend = false;
-    bool has_scale = true;  // false: no weight; it counts as 1
+    bool has_scale = true;  // false: there is no weight, and the scale is 1
     float epsilon = 1e-5f;
     float momentum = 0.1f;  // the batch's share of the running statistics, as in torch
   };
   explicit BatchNormLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  // weight (gamma; with has_scale), bias (beta), running_mean, running_var: C each
+  // weight (gamma; only with has_scale), bias (beta), running_mean, running_var: C values each
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;

@@ -1,6 +1,6 @@
-// ReLU and addition as layers of their own, for networks without batch normalisation, whose layer
-// includes both. Further layers: GELU, a constant factor, and the conversion of images for linear
-// layers.
+// ReLU and addition as layers of their own. Networks without batch normalisation need them; the
+// layer for batch normalisation includes both. Further layers: GELU, a constant factor, and the
+// conversion of images for linear layers.
 #pragma once
 
 #include "net/layer.hpp"

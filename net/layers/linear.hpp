@@ -17,8 +17,8 @@ class LinearLayer final : public Layer {
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
   // weight: K x C, or K x C x H x W for images of several pixels; bias: K. In memory the channels
-  // of a pixel are neighbours, as in the images; torch's order is the order of a flattened torch
-  // image.
+  // of a pixel are neighbours, as in the images. In torch's order, a row of the weights has the
+  // order of a flattened torch image.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;

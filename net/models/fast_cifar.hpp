@@ -7,9 +7,9 @@
 //
 // airbench94 (Jordan 2024): a 2x2 convolution whose frozen weights whiten the images' patches
 // (net/whitening.hpp) and whose bias is trained in the first three epochs. Then three blocks of two
-// 3x3 convolutions, each followed by normalisation without scale and by GELU; max pooling follows
-// the first convolution directly. Then max pooling over 3 x 3 pixels, a linear layer without bias,
-// and logits x 1/9. Initially each 3x3 convolution copies its input's channels
+// 3x3 convolutions, each followed by normalisation without scale and by GELU. In each block, max
+// pooling directly follows the first convolution. Then max pooling over 3 x 3 pixels, a linear
+// layer without bias, and logits x 1/9. Initially each 3x3 convolution copies its input's channels
 // (Init::identity_first).
 #pragma once
 

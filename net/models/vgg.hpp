@@ -5,8 +5,8 @@
 // CIFAR form, as in kuangliu/pytorch-cifar: one linear layer. ImageNet form, as in torchvision: two
 // linear layers of 4096 with dropout, then the classes. Both take images of any size from 32 x 32:
 // the first linear layer has one input for each value that the last pooling leaves. (torchvision
-// scales the last pooling's output to 7 x 7 pixels instead, the size that 224 x 224 images have
-// already.)
+// scales the last pooling's output to 7 x 7 pixels instead. Images of 224 x 224 pixels give that
+// size without scaling.)
 //
 // Parameter names are torchvision's: "features.0.weight", "classifier.6.bias". The CIFAR form's
 // linear layer is "classifier".

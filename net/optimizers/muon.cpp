@@ -1,8 +1,8 @@
 // Muon (kernels/muon.hpp) for the kernels of convolutions, each as a matrix with a row for each
-// output channel, and for linear layers' weights if the options say so. All other parameters use
-// SGD with options.has_nesterov. As in airbench94_muon.py, kernels are normalised before each
-// update and have no weight decay. Linear layers' weights keep their norm and have the group's
-// weight decay.
+// output channel. If the options say so, Muon also updates the weights of linear layers. All other
+// parameters use SGD with options.has_nesterov. As in airbench94_muon.py, kernels are normalised
+// before each update and have no weight decay. Linear layers' weights keep their norm and have the
+// group's weight decay.
 //
 // The state is the velocity, as long as the parameters.
 #include "kernels/muon.hpp"

@@ -53,8 +53,9 @@ class Averages {
       lookahead_->swap();
     }
   }
-  // Lookahead follows a rank's own steps; the exponential average follows what all ranks have in
-  // common.
+  // Lookahead is updated after each of a rank's own steps, so `of_steps` lists its state. The
+  // exponential average follows the parameters that all ranks have in common, so `of_all` lists its
+  // state.
   void list_state(StateVisitor& of_steps, StateVisitor& of_all) {
     if (lookahead_) lookahead_->list_state(of_steps);
     if (ema_) ema_->list_state(of_all);

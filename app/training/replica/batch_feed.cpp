@@ -14,7 +14,8 @@ void BatchFeed::prepare(std::size_t samples) {
   const ImageShape& image = network_.image();
   input_ = make_input_link(device_, samples, image, Normalizer(image, normalization_).table());
   image_memory_ = device_.allocate(network_.images_desc(samples).bytes());
-  // Set last: if memory runs out above, a smaller batch is prepared anew.
+  // This is set last. If memory runs out above, the old value stays, so that the next call
+  // allocates again, even for a smaller batch.
   largest_batch_ = samples;
 }
 

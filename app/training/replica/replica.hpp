@@ -78,9 +78,9 @@ class Replica {
 
   // ---- set-up
   // Allocates memory and makes plans for a batch size, unless they exist. An OutOfMemory says what
-  // would fit. On a GPU, if layers gather values of all ranks, it also computes one batch of zeros
-  // in training (expect_host_waits). In that case, do not call it after connect(), because the
-  // other ranks would have to take part.
+  // would fit. On a GPU, if layers gather values of all ranks, this function also executes a
+  // training step's operations once, on a batch of zeros (expect_host_waits). In that case, do not
+  // call it after connect(), because the other ranks would have to take part.
   void prepare(std::size_t samples, net::Mode mode);
   // Plans the buckets and, on a GPU, the path of gradients. If the path is `automatic`,
   // measurements decide.
@@ -100,18 +100,18 @@ class Replica {
 
   // ---- a step
   void load(const Batch& batch) { feed_.load(batch); }
-  // In a step of several parts, call load() and compute() for each part, with is_last_part for the
-  // last one, and the other functions once. When a gradient of the last part becomes final, those
-  // of the earlier parts are added to it. progress: the fraction of the run that lies before this
-  // step; below 0: unknown.
+  // In a step of several parts, call load() and compute() for each part, and the other functions
+  // once. is_last_part: true only for the step's last part. When a gradient of the last part
+  // becomes final, the gradients of the earlier parts are added to it. progress: the fraction of
+  // the run that lies before this step; below 0: unknown.
   void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded() { feed_.await_sent(); }
   // data_s: how long the loop waited for this step's batch.
   StepVerdict await_sums(double data_s);
   // progress: the fraction of the run that is done, including this step.
   void update(double learning_rate, double progress = 0);
-  // Call it instead of update() for a skipped step. It also takes back the step's change of the
-  // running statistics, in which a value that is not a number would stay for ever.
+  // Call it instead of update() for a skipped step. It also undoes what the step has changed in the
+  // running statistics, because a NaN would stay there for ever.
   void skip_update();
   // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& policy() { return policies_.now(); }
@@ -180,8 +180,8 @@ class Replica {
   BatchFeed feed_;
   LoadedBatch batch_;  // of the running step
   StepClock clock_;
-  // The key: the number of samples of this rank, that of all ranks, whether gradients of earlier
-  // parts are added, and whether this is the last part.
+  // The key: this rank's number of samples, the number of samples of all ranks, whether gradients
+  // of earlier parts are added, and whether this is the last part.
   std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
       recordings_;
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> rehearsals_;

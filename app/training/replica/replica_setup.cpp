@@ -106,8 +106,8 @@ void Replica::plan_exchange() {
   std::vector<TensorSlot> slots;
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
-  // If the codec applies momentum, set_groups() refuses optimisers that cannot leave it to a codec,
-  // so they need no check here.
+  // The optimiser's kind is not checked here: if the codec applies momentum, set_groups() refuses
+  // every optimiser that cannot leave its momentum to a codec.
   const net::OptimizerOptions& optimizer = options_.optimizer;
   sync.has_nesterov = optimizer.has_nesterov && net::can_leave_momentum(optimizer.kind);
   if (optimizer.clip_norm == 0.0 && !options_.rounds) {

@@ -26,9 +26,10 @@ void RoundPolicy::set_length(std::size_t steps) {
 
 void RoundPolicy::begin(double learning_rate, bool has_gradients) {
   if (has_gradients) {
-    // A gradient in the residual would have changed the parameters by this factor, including what
-    // momentum adds in later steps. The updates of optimisers other than SGD are not multiples of
-    // the gradient; for these the learning rate alone is an estimate.
+    // If a gradient in the residual had been delivered, it would have changed the parameters by
+    // this factor times its value, including what momentum adds in later steps. The updates of
+    // optimisers other than SGD are not multiples of the gradient; for these the learning rate
+    // alone is an estimate.
     const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
     sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
     if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
@@ -89,9 +90,9 @@ void RoundPolicy::sample_error(const StepPlace& place) {
   if (has_middle && options_.ranks > 1) sync().reducer().sample_error();
 }
 
-// Records an exchange. All ranks have the same verdict. If it is not finite, they have gone back to
-// the common parameters. steps: the steps whose changes are lost in that case; a rank may have
-// skipped some of them itself.
+// Records an exchange. All ranks have the same verdict. If the verdict is not finite, all ranks
+// have gone back to the common parameters. steps: the number of steps whose changes are lost in
+// that case, including steps that this rank has skipped.
 void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_late,
                        SyncResult& result) {
   result.stop = result.stop || verdict.stop;
@@ -155,8 +156,8 @@ StepVerdict RoundPolicy::exchange(const StepPlace& place) {
   return verdict;
 }
 
-// With a delay, instead of exchange(): the exchange begins, and the next round continues from this
-// rank's own parameters.
+// With a delay, this function is called instead of exchange(). It begins the exchange, and the next
+// round continues from this rank's own parameters.
 void RoundPolicy::send(const StepPlace& place) {
   parts_.clock.exchange_begins();
   sent_steps_ = rounds_.kept_steps();
@@ -239,7 +240,7 @@ void RoundPolicy::merge_ranks(Communicator& comm, std::size_t counts_for) {
   }
   parts_.device.upload(exchanged.data(), values.data(), exchanged.size_bytes());
   rounds_.take_sum();
-  constexpr double kAnyProgress = 0.0;  // an exponential average does not depend on it
+  constexpr double kAnyProgress = 0.0;  // an exponential average does not depend on progress
   take_common(steps, kAnyProgress, false);
 }
 

@@ -23,8 +23,8 @@ class RoundPolicy final : public OwnSteps {
   void begin(double learning_rate, bool has_gradients);
 
   void plan_step(const StepPlace&) override {}  // end_step() samples the error of an exchange
-  // With this divisor, the mean of the ranks' gradients equals the sum in an exchange at every
-  // step.
+  // With this divisor, the mean of the ranks' gradients equals the sum that an exchange at every
+  // step would deliver.
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
   }

@@ -1,6 +1,5 @@
 // Rounds: ranks train alone for some steps, and then exchange the changes of their parameters
-// (--sync-every). This differs from an exchange of gradients at every step in three things, which
-// are all that this file has:
+// (--sync-every). This file has only what differs from an exchange of gradients at every step:
 //
 //   when     after the last step of a round (ends_round)
 //   what     the difference from the parameters that were common at the start of the round. It
@@ -57,18 +56,18 @@ class RoundSync {
 
   // Begins the first round. The parameters must be the same on all ranks.
   void begin();
-  // Call it after each training step. Returns whether the step ends its round, which has as many
-  // steps as `length` said in its first step, or fewer if must_end. learning_rate: that of this
-  // step.
+  // Call it after each training step. Returns whether this step ends its round. length: the number
+  // of steps in a round; a round uses the value of its first step. must_end: the round ends with
+  // this step even if it is shorter. learning_rate: that of this step.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
   // Call it once at the end of a round. Returns the mean learning rate of the round's steps,
-  // divided by the mean of the round before. Returns 1 if the learning rate has not fallen, if it
-  // is 0, and in the first round.
+  // divided by the mean of the round before. Returns 1 if the mean has not fallen, if it is 0, and
+  // in the first round.
   [[nodiscard]] double take_rate_ratio();
   // The number of steps in the running round so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
-  // The number of those steps whose changes are still in the parameters. drop_own_steps() takes
-  // back the changes of the steps before it.
+  // The number of those steps whose changes are still in the parameters. Only steps after the last
+  // drop_own_steps() count, because that call takes back the changes of all earlier ones.
   [[nodiscard]] std::size_t kept_steps() const {
     return static_cast<std::size_t>(steps_ - dropped_);
   }

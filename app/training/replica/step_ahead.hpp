@@ -11,10 +11,10 @@
 // (arXiv 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its
 // rounds. experiments/studies/few_bits.md has measurements, also for other values of s.
 //
-// A step's loss, gradient and weight decay are computed at the moved parameters, and so is what
-// batch normalisation adds to its running statistics.
-// Before the update all ranks have the same bits of the common parameters again. In the log, move()
-// is part of other_s, and restore() of exposed_comm_s.
+// A step's loss, gradient and weight decay are computed at the moved parameters. So is what batch
+// normalisation adds to its running statistics. Before the update all ranks have the same bits of
+// the common parameters again. In the log, the time of move() is part of other_s, and the time of
+// restore() is part of exposed_comm_s.
 #pragma once
 
 #include <span>

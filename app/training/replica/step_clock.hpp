@@ -10,8 +10,8 @@
 //
 // The parts are also the slices of a trace (kernels/base/trace.hpp). On a CPU, a slice begins and
 // ends when its marks were made. A GPU's marks only give the time between two of them, so a GPU's
-// slices are laid end to end. The first one begins with the window or the epoch, when the host has
-// waited for the GPU.
+// slices are laid end to end. The first slice begins where the trace's window or the epoch begins,
+// because the host has just waited for the GPU there (begin()).
 //
 // An exchange may come after the update (app/training/replica/sync_policy.hpp). The time of such an
 // exchange counts as exposed communication, not as a part of the update.
@@ -84,7 +84,8 @@ class StepClock {
                            : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
     double forward = earlier_.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
     double backward = earlier_.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
-    // A rank without images waits in both passes before both marks.
+    // A rank without images makes both marks after the waits of both passes, so `backward` is below
+    // 0, and `forward` is too large by the same amount.
     forward += std::min(backward, 0.0);
     backward = std::max(backward, 0.0);
     current_ = {.data = std::min(data_s, before_),
@@ -191,8 +192,8 @@ class StepClock {
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
                   std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);
-    // The loop waited for the batch just before the computation began. Waits for later parts are
-    // included, as if they had come then, too.
+    // The loop waited for the batch just before the computation began. The waits for the batches of
+    // later parts are added here, as if the loop had waited for all batches at once.
     const std::int64_t begin_ns = is_cpu() ? first_begin_ns_ : at[1], data_ns = ns(current_.data);
     if (data_ns > 0) {
       add_slice(step, TraceKind::data, std::max(at[0], begin_ns - data_ns), begin_ns);
@@ -228,7 +229,9 @@ class StepClock {
   bool is_pending_ = false;
   bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
-  // The times of the earlier parts. Waiting between parts counts as time before the step.
+  // For a step in several parts: the times of its earlier parts. Waiting between parts counts as
+  // time before the step. Each wait adds at least kLeast_s, because between_ == 0 means that the
+  // step has had only one part.
   static constexpr double kLeast_s = 1e-12;
   double before_first_ = 0, between_ = 0;
   LoopTimes earlier_;

@@ -64,15 +64,16 @@ struct SyncParts {
   Averages& averages;
   EarlierParts& earlier;
   StepClock& clock;
-  // The exchanged values: the model's gradients or, if rounds have a delay, memory of its own,
-  // since the next round computes gradients meanwhile.
+  // The exchanged values: the model's gradients or, if rounds have a delay, separate memory,
+  // because the gradients of the next round are computed while an exchange is under way.
   std::span<float> exchanged = {};
   // For each tensor, the weight decay to add to the gradient because the exchange applies the
   // momentum; 0: the optimiser applies both.
   std::vector<float> exchanged_decays = {};
   std::vector<float> rate_factors = {};  // for each tensor, a factor of the learning rate
-  // Whether step_ahead.hpp is used. It is not if layers combine values of all ranks, because all
-  // ranks must then compute with the same parameters.
+  // Whether ranks compute gradients ahead of the common parameters (step_ahead.hpp). Layers that
+  // combine values of all ranks rule this out, because all ranks must then compute with the same
+  // parameters.
   bool steps_ahead = true;
   std::size_t ranks = 1;
   GradientSync* sync = nullptr;  // null until it is planned
@@ -112,7 +113,7 @@ class SyncPolicy {
   SyncPolicy& operator=(const SyncPolicy&) = delete;
 
   // ---- a step
-  // Plans the step. Once per epoch the sums are compared with the exact ones.
+  // Plans the step. In one step of each epoch, the sums are compared with the exact ones.
   virtual void plan_step(const StepPlace& place) = 0;
   // progress: the fraction of the run that lies before the step; below 0: unknown.
   virtual void begin_step(std::uint64_t step, double progress) = 0;
@@ -145,9 +146,8 @@ class SyncPolicy {
   // Call it before and after an evaluation or an export of weights. These use averaged weights, if
   // there are any, and otherwise the common ones.
   virtual void swap_evaluated();
-  // Collective. Call it if the run has another set of ranks than the one that wrote the checkpoint.
-  // Makes the parameters equal on all ranks. This rank stands for `counts_for` of the earlier
-  // ranks.
+  // Collective. Call it if the ranks of this run are not those that wrote the checkpoint. Makes the
+  // parameters equal on all ranks. This rank stands for `counts_for` of the earlier ranks.
   virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
   // Lists the policy's own state, which comes before the model's.
   virtual void list_state(StateVisitor& visitor);

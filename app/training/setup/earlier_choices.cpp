@@ -60,8 +60,8 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
-// Even shares are repeated if the log has none, because the log of a run whose shares were always
-// even need not contain them. The shares of another number of ranks cannot be used.
+// If the log has no shares, this run uses even shares, because a run whose shares were always even
+// need not have logged them. The shares of another number of ranks cannot be used.
 void repeat_shares(RunChoices& earlier, std::size_t ranks) {
   if (earlier.shares.empty() || earlier.shares.front().weights.size() != ranks) {
     earlier.shares = {{0, std::vector<std::uint64_t>(ranks, 1)}};
@@ -73,8 +73,8 @@ void check_owners(const RunChoices& earlier, const Options& options, std::size_t
       parse_owner_weights(earlier.owner_weights.value_or(""));
   if (weights.empty() || weights.size() == ranks || options.topology != "direct") return;
   throw_error(ErrorKind::usage,
-              "--autotune {}: in that run {} ranks owned parts of buckets by their links, and this "
-              "one has {} ranks; use --autotune on",
+              "--autotune {}: that run divided buckets among {} ranks by the speed of their links, "
+              "but this run has {} ranks; use --autotune on",
               options.autotune, weights.size(), ranks);
 }
 

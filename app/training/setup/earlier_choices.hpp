@@ -12,9 +12,9 @@
 
 namespace dp {
 
-// Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into each
-// rank's table of its device. A resumed run has algorithms, buckets and path from its checkpoint,
-// so it takes only what belongs to steps: shares, bits a value and rounds. Throws AgreedError if
+// Collective. Rank 0 reads the log, and all ranks get the choices. Each rank puts the algorithms
+// for its device into that device's table. A resumed run has algorithms, buckets and path from its
+// checkpoint, so it takes only shares, bits a value and rounds from the log. Throws AgreedError if
 // the log cannot be read or lacks a needed choice. Unless the run is resumed, it also throws if the
 // earlier run had another model, precision, device of rank 0 or batch size per rank, because the
 // choices were made for those.
@@ -22,9 +22,9 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
                               std::size_t batch_at_once, bool is_resumed, RunChoices& choices);
 
 // Call it when everything is planned. Throws Error(usage) if this run needs a choice that the
-// earlier run, with another version of dptrain, has not made. Otherwise the fixed rule would
-// silently choose, and the run would have other bits. Do not call it without --autotune FILE.h5 or
-// in a resumed run.
+// earlier run did not record, which can happen if another version of dptrain made that run. Without
+// this check, the fixed rule would silently choose, and this run would have other bits. Do not call
+// it without --autotune FILE.h5 or in a resumed run.
 void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device);
 
 }  // namespace dp

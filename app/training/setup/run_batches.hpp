@@ -15,8 +15,9 @@
 
 namespace dp {
 
-// Throws Error(usage) if a rank would get no images in a step of this many images, or of a size
-// that --batch-schedule makes of this number. In a resumed run the batch is the checkpoint's.
+// Throws Error(usage) if a rank would get no images in a step. It checks steps of `global_batch`
+// images, and steps of every size that --batch-schedule makes of that number. In a resumed run,
+// global_batch is the checkpoint's.
 void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
                    bool goes_on);
 
@@ -48,7 +49,8 @@ struct SingleValues {
 // The batch-normalisation layers that have only one value per channel if they get a single image.
 [[nodiscard]] std::vector<std::string> norms_of_single_values(const Options& options,
                                                               const ImageSource& images);
-// Returns nothing if no step of the run gives these layers only a single value.
+// Looks for steps in which these layers get only a single value per channel. Returns nothing if the
+// run has no such step.
 [[nodiscard]] std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
                                                              const PlannedSteps& planned);
 // Call it when the parts are planned. Throws Error(usage) if batch normalisation has a single value

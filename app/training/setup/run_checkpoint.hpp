@@ -30,9 +30,9 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
 [[nodiscard]] RunFacts collect_facts(const Communicator& comm, const Device& device,
                                      std::uint64_t data_hash);
 
-// Collective. Compares data, build and machines with the checkpoint's (compare_facts()). Also
-// compares each rank's device with the one that computed the part of the checkpoint that the rank
-// takes over. Rank 0 gets the differences.
+// Collective. Compares data, build and machines with the checkpoint's (compare_facts()). Each rank
+// takes over a part of the checkpoint, so its device is also compared with the device that computed
+// this part. Rank 0 gets the differences.
 [[nodiscard]] std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& point,
                                                        const Options& options,
                                                        const RunFacts& facts);

@@ -43,7 +43,7 @@ struct RunPlan {
     const std::size_t of_rank = (shares.most(batch, ranks) + largest_part - 1) / largest_part;
     return std::max(static_cast<std::size_t>(options.accumulate), of_rank);
   }
-  // The batch size of evaluation, which is that of the run's first parts.
+  // The batch size of evaluation, which is that of a part at the start of the run.
   [[nodiscard]] std::size_t test_batch() const {
     const auto parts = static_cast<std::size_t>(options.accumulate);
     return (global_batch + parts - 1) / parts;

@@ -88,7 +88,8 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
   };
   const std::vector<Summary> all = comm.all_gather(
       Summary{hash, std::uint64_t{data.train->count()}, std::uint64_t{data.test->count()}});
-  // The data that most ranks have are taken to be right. In a tie, those of the lowest rank are.
+  // The data that most ranks have are taken to be right. In a tie, the lowest of the tied ranks
+  // decides.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
   };

@@ -76,7 +76,7 @@ std::string any_of(const std::vector<std::string>& remedies) {
   return text;
 }
 
-// Which options decide the batches that are the cause.
+// The options that decide the batches in which a single image occurs.
 struct Blame {
   bool base = false, schedule = false;
 };

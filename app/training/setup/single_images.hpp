@@ -30,7 +30,7 @@ struct SingleImages {
   enum class Where { nowhere, in_some_steps, in_every_step };
 
   Where where = Where::nowhere;
-  // The batch with the largest fraction of such steps in an epoch.
+  // The batch for which the fraction of steps with a single image is largest in an epoch.
   ImageDivision::Batch batch = {0, 1};
   std::size_t single_steps = 0, steps = 0;  // of an epoch with that batch
 };

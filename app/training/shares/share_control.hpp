@@ -66,7 +66,7 @@ class ShareControl {
   struct Machine {
     StepModel model;
     double images = 0, seconds = 0;  // the last measurement; 0 images: none
-    std::size_t agreeing = 1;        // the number of measurements of which the model is the mean
+    std::size_t agreeing = 1;        // the model is the mean of this many measurements
   };
   struct Trial {
     std::vector<std::size_t> before;

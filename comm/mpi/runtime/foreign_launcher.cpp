@@ -13,13 +13,13 @@ namespace {
 enum class Counts {
   always,
   on_this_host,    // the size counts this host's processes, so MPI may have more ranks
-  without_mpirun,  // only without mpirun, which may have inherited the variables
+  without_mpirun,  // ignored under mpirun, which may have inherited the variables
   on_this_host_without_mpirun,
 };
 
 struct Launcher {
   const char* size;                  // nullptr: no variable has it
-  std::array<const char*, 3> ranks;  // one must be set, too; the first is the process' number
+  std::array<const char*, 3> ranks;  // at least one must be set; the first is the process' number
   const char* name;
   Counts counts;
 };
@@ -45,7 +45,8 @@ constexpr std::array<Launcher, 12> kLaunchers = {{
 
 int number(const char* text) { return text == nullptr ? 0 : whole_number(text); }
 
-// Whether the variables come from srun --pty, whose tasks are a shell and others that end at once.
+// Whether the variables come from srun --pty. In this case srun starts one shell, and its other
+// tasks end at once.
 bool is_of_shell(const Launcher& launcher, int processes, const EnvironmentLookup& variable) {
   return launcher.counts == Counts::without_mpirun && variable("SLURM_PTY_PORT") != nullptr &&
          processes == number(variable("SLURM_STEP_NUM_TASKS"));
@@ -99,7 +100,7 @@ std::optional<std::string> foreign_launcher(const EnvironmentLookup& variable, M
         is_set(name) && rank != mpi.rank) {
       return fmt::format(
           "{}={} (set by {}) does not fit rank {} of MPI: {} processes have each started an "
-          "mpirun of {} ranks, so these would not train together. Start mpirun -np {} {} once. If "
+          "mpirun of {} ranks, so they would not train together. Start mpirun -np {} {} once. If "
           "{} is left over, unset it.",
           name, rank, launcher.name, mpi.rank, processes, processes, processes, command, name);
     }

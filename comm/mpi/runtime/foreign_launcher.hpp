@@ -28,10 +28,10 @@ struct MpiPlace {
 //
 // A launcher that counts one process is never reported. Variables of PMI, PMIx and Slurm are
 // considered only if MPI has one rank and mpirun has not started it, since mpirun itself may run in
-// a step of Slurm. Only torchrun's and horovodrun's variables may count the ranks of a
-// communicator. SLURM_NTASKS and SLURM_PROCID=0 are ignored, because an allocation sets them
-// without any launcher. A shell that srun --pty has started does not count as a process of a
-// program.
+// a step of Slurm. Variables of torchrun and horovodrun are compared with the size of the
+// communicator, variables of mpirun with the size of MPI_COMM_WORLD. SLURM_NTASKS and
+// SLURM_PROCID=0 are ignored, because an allocation sets them without any launcher. A shell that
+// srun --pty has started does not count as a process of a program.
 [[nodiscard]] std::optional<std::string> foreign_launcher(const EnvironmentLookup& variable,
                                                           MpiPlace mpi, std::string_view command);
 

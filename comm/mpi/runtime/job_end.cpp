@@ -27,8 +27,9 @@ constexpr int kGrace_ms = 6000;
 constexpr std::array<std::string_view, 6> kMpiLaunchers = {"mpirun", "mpiexec", "orterun",
                                                            "orted",  "prterun", "prted"};
 
-// The process that has started this rank, if it is one of Open MPI's, as a process file descriptor,
-// which cannot refer to a later process with the same number; -1 otherwise.
+// Opens a process file descriptor of the process that has started this rank. Unlike a process
+// number, the descriptor cannot refer to a later process. Returns -1 if that process is not one of
+// Open MPI's.
 int open_launcher() {
   if (rank_from_launcher() < 0) return -1;
   const pid_t parent = ::getppid();
@@ -51,8 +52,8 @@ bool has_ended(int process, int limit_ms) {
   return events > 0;
 }
 
-// The small process. After the fork it may make system calls only: the rank's other threads do not
-// exist in it, and the locks that they held stay locked.
+// Runs in the small process. After the fork, this process may make system calls only: the rank's
+// other threads do not exist in it, and the locks that they held stay locked.
 [[noreturn]] void end_launcher(int process) {
   ::setsid();  // leave the rank's process group, because mpirun ends the whole group
   ::prctl(PR_SET_NAME, "dp-end-job");

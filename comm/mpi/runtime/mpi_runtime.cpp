@@ -29,8 +29,9 @@ void say(std::string_view program, std::string_view message) {
   std::fflush(stderr);
 }
 
-// The time between two looks for foreign connections, which block a rank until the next look. It is
-// short compared with the timeout, so that other ranks do not consider the blocked rank silent.
+// The time between two looks for foreign connections. Such a connection blocks a rank until the
+// next look. The time is short compared with the timeout, so that other ranks do not consider the
+// blocked rank silent.
 std::chrono::milliseconds between_looks(double timeout_s) {
   return std::chrono::milliseconds(static_cast<int>(1000 * std::clamp(timeout_s / 8, 0.05, 1.0)));
 }

@@ -3,7 +3,7 @@
 // If a program connects to a port of Open MPI and sends less than a whole greeting, it blocks the
 // rank: MPI reads the greeting in a call that waits until it is complete (btl tcp, 4.1). A peer
 // sends its greeting of 24 bytes in one piece, as soon as it is connected. A *stranger* is an
-// incoming connection to a listening port of this process that has received between 1 and 23 bytes
+// incoming connection to a listening port of this process, on which only 1 to 23 bytes have arrived
 // at two consecutive looks. A peer's connection is never in this state, even while this process or
 // the peer is stopped or a link is cut, because a part of a greeting is never sent. The watch shuts
 // down a stranger's connection, and MPI continues as if the other end had closed it.

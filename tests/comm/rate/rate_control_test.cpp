@@ -339,8 +339,7 @@ TEST(ParseCompress, FewestHasTheBitsOfTheNetworkTheRanksAndTheOptimiser) {
     return std::string();
   };
   EXPECT_THAT(message("fewer"), testing::EndsWith(", powersgd, auto, fewest"));
-  EXPECT_THAT(message("fewest:bits=1"),
-              testing::EndsWith("has no keys; to set them, use ecq:bits=X"));
+  EXPECT_THAT(message("fewest:bits=1"), testing::EndsWith("to choose the bits, use ecq:bits=X"));
 }
 
 TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {
