@@ -160,8 +160,8 @@ static void a_damaged_state_is_refused(dptrain_comm* exchange, const char* state
   }
   changed[TENSORS + 16] = (char)0xe8;
   check_refused(dptrain_comm_load_state(exchange, changed, short_size), DPTRAIN_COMM_DATA,
-                "the saved state of the exchange is damaged: a part's name has 4 bytes that are no name; allowed: what this rank has "
-                "saved");
+                "the saved state of the exchange is damaged: the 4 bytes of a part's name are not a valid name; load a state that this "
+                "rank has saved");
   free(changed);
 }
 
