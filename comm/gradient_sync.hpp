@@ -3,8 +3,8 @@
 //
 // It is constructed from the gradient's named tensors, a codec, a topology and the device that
 // computes. It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
-// exchanges, and owns that thread (reducer.hpp). If a codec has a rate (bits a value that change
-// from step to step), a RateGovernor chooses this rate (rate_governor.hpp).
+// exchanges, and owns that thread (reducer.hpp). If a codec has a rate (a number of bits a
+// value that may change at each step), a RateGovernor chooses it (rate_governor.hpp).
 //
 // Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
 //     begin_step(step)     the gradient may now be written

@@ -1,5 +1,5 @@
 // Limits on the host's processors that this process may use, besides its own affinity mask: the CPU
-// quotas of its cgroups, and the cores of mpirun.
+// quotas of its cgroups, and the cores that mpirun assigned to it.
 #pragma once
 
 #include <sched.h>

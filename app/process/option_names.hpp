@@ -20,7 +20,7 @@ struct OptionNames {
   std::span<const Row> rows;
   std::string_view for_memory;  // "option --batch-size or --model": what to change if it is full
 
-  // Empty if no option sets this setting; the library's word then stays.
+  // Empty if no option sets this setting; messages then keep the library's name.
   [[nodiscard]] std::string_view option_of(Setting setting) const;
 };
 

@@ -135,9 +135,9 @@ class MagnitudeHistogram {
   std::vector<std::int64_t> counts_;
 };
 
-// The plan for segments that choose their own step sizes (segment_rates.hpp), by site.
+// For each site: the plan for segments that choose their own step sizes (segment_rates.hpp).
 struct EvenOrder {
-  // Bits a value, in the mean of all segments. 0: segments use the common step size.
+  // Bits a value, averaged over all segments. 0: segments use the common step size.
   std::array<double, kRateSites> bits = {};
   std::array<double, kRateSites> share_factors = {1.0, 1.0};  // multiply the segments' shares
 };

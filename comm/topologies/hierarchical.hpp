@@ -53,8 +53,9 @@ namespace dp {
                                                     std::span<const int> hosts, std::size_t rank,
                                                     const Codec& codec);
 
-// The longest chain of messages. Chunk c's sum starts at host c and its total ends at host c-2 (mod
-// L). At both ends, a host with several ranks adds one message:
+// The number of messages in the longest chain, with L hosts in a ring. Chunk c is summed from host
+// c on, and host c-2 (mod L) is the last to receive its total. Each of these two hosts adds a
+// message if it has several ranks:
 //     2(L-1) + max over c of (n(c) + n(c-2)), n(h) = 1 if host h has several ranks, else 0    L > 1
 //     2                                                                                       L = 1
 [[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);

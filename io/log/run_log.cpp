@@ -117,8 +117,8 @@ void check_log_path(const std::string& path) {
 struct RunLog::State {
   LogFile file;
   LogContents contents;
-  // index_of[list][i] is the index in the file of value i of the last set_list() for this list.
-  // Rows are written with these indices.
+  // index_of[list][i] is the place in the file of the i-th value that the last set_list() for this
+  // list has passed. Rows are written with these indices.
   std::array<std::vector<std::size_t>, kLists.size()> index_of;
   bool is_closed = false;
 

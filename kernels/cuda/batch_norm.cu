@@ -276,8 +276,8 @@ class CudaBatchNorm final : public BatchNorm {
     DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
   }
 
-  // Skipped before the ranks are connected: operations enqueued then are a rehearsal that loads
-  // kernels (expect_host_waits), and no host function may be in the queue.
+  // Does nothing until the ranks are connected. Until then, operations are enqueued only to load
+  // their kernels (expect_host_waits), and the queue must not contain a host function.
   void gather(Pass pass) {
     if (!desc_.gather->is_served()) return;
     const auto wait_for_ranks = [](void* data) {

@@ -36,8 +36,8 @@ __device__ inline float reciprocal(unsigned count) {
 #endif
 }
 
-// Each row of a block's threads computes one row (pixel) of y at a time. It sums in the CPU twin's
-// order, so the bits are equal.
+// Each row of threads in a block computes one pixel of y (all its channels) at a time. It sums in
+// the CPU twin's order, so the bits are equal.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_forward_kernel(RowGrid grid, PoolingPlane s, const T* x, T* y) {
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Each row of a block's threads computes one row (pixel) of dx at a time: the sum over the windows
-// that contain the pixel.
+// Each row of threads in a block computes one pixel of dx (all its channels) at a time: the sum
+// over the windows that contain the pixel.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_backward_kernel(RowGrid grid, PoolingPlane s, const T* dy, T* dx) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Each row of a block's threads writes one row (pixel) of dx at a time.
+// Each row of threads in a block writes one pixel of dx (all its channels) at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     global_backward_kernel(RowGrid grid, unsigned pixels, float inverse, const float* dy, T* dx) {

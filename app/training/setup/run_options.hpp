@@ -37,7 +37,7 @@ namespace dp {
                                                         const RoundSchedule& rounds,
                                                         std::size_t ranks);
 
-// The names in a list joined by commas, without empty ones.
+// Splits a comma-separated list into names, and leaves out empty ones.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& list);
 
 }  // namespace dp
