@@ -1,4 +1,4 @@
-// What this build needs to use GPUs; printed by --version.
+// The libraries and drivers that this build needs to use GPUs; printed by --version.
 #pragma once
 
 #include <string>

@@ -99,7 +99,7 @@ std::vector<double> measure_step(Run& run, double images) {
   return seconds;
 }
 
-// What the check of the real run needs to know from the short run.
+// Facts about the short run that the check of the real run needs.
 struct Rehearsed {
   RunFacts facts;
   std::size_t images = 0;           // of the training set

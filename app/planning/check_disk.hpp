@@ -8,7 +8,7 @@
 
 namespace dp {
 
-// What the ranks of one host write for each checkpoint.
+// The files that the ranks of one host write for each checkpoint.
 struct CheckpointNeed {
   double part_bytes = 0;  // the size of one rank's part; 0: not known
   std::size_t ranks = 1;

@@ -25,9 +25,9 @@
 namespace dp {
 namespace {
 
-// What a message and each of its bytes cost in the reducer's thread, besides the codec: calls of
-// MPI, and copies into and out of the operating system's buffers. A core carries about 1 GB/s over
-// TCP in one direction.
+// The cost of a message, and of each of its bytes, in the reducer's thread without the codec: calls
+// of MPI, and copies into and out of the operating system's buffers. A core carries about 1 GB/s
+// over TCP in one direction.
 constexpr double kMessage_s = 20e-6;
 constexpr double kByte_s = 1e-9;
 
@@ -135,7 +135,7 @@ double wire_factor_of(const StepChoice& choice, std::size_t rank) {
   return topology.wire_factor(choice.hosts.size(), choice.hosts, rank);
 }
 
-// What "auto" chooses when the links have carried this budget for a few training steps.
+// The bits that "auto" chooses when the links have carried this budget for a few training steps.
 double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   DenseChoice choice;
   double bits = 0.0;

@@ -109,8 +109,8 @@ std::string Deadline::place(const Whereabouts& where) const {
                      where.buckets_begun);
 }
 
-// Of this rank and the ranks that answer, returns the rank that is furthest behind. The other ranks
-// are probably waiting for it.
+// Returns the rank that is furthest behind, among this rank and the ranks that answer. The other
+// ranks are probably waiting for it.
 int Deadline::furthest_behind(const Whereabouts& mine) const {
   const auto progress = [](const Whereabouts& where) {
     return std::tuple(where.is_busy == 0, where.step, where.buckets_begun);

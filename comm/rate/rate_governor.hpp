@@ -143,7 +143,7 @@ class RateGovernor {
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::optional<StepWatch> watch_;
 
-  // Of the running training step.
+  // State of the running training step.
   std::uint64_t number_ = 0;  // the number of the step or of the round
   double progress_ = -1.0;
   double planned_bits_;

@@ -48,7 +48,7 @@ std::string stem_of(const ShardFile& file) {
 // The most ranks that a file name may claim. Readers look for the parts of all of these ranks.
 constexpr std::uint32_t kMostRanks = 65'536;
 
-// What the name of a checkpoint's file says, whatever state the file is in.
+// The parts of the name of a checkpoint's file, whatever state the file is in.
 struct AnyFile {
   CheckpointId checkpoint;
   std::uint32_t rank = 0;

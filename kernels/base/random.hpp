@@ -21,8 +21,8 @@ DP_HD constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What a stream of random numbers is used for. The numeric values are part of the keys: append new
-// ones and never renumber, or a seed would give other random numbers.
+// The use of a stream of random numbers. The numeric values are part of the keys: append new ones
+// and never renumber, or a seed would give other random numbers.
 enum class RandomStream : std::uint64_t {
   weights = 1,
   permutation = 2,

@@ -33,8 +33,8 @@ enum class StateShare { replicated, own };         // the same on all ranks, or 
 // (for times). With `spread`, every rank takes an equal share of the sum over all parts (for
 // squares of noise, which add up).
 enum class StateMerge { sum, mean, first, spread };
-// What each number of a block belongs to: a value of the flat gradient, a row of a tensor, or a
-// tensor. `none`: the block is not divided by tensors.
+// The thing to which each number of a block belongs: a value of the flat gradient, a row of a
+// tensor, or a tensor. `none`: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
 // Prefix of the names of the model's parameters, which are listed in the order of the flat buffer.

@@ -145,8 +145,8 @@ std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tens
   return choose_bucket_bytes(plan.link, plan.ranks, codec, tensors);
 }
 
-// Where a GPU's gradients are encoded. It is `automatic` unless an option or an earlier run
-// decides.
+// Chooses the place where a GPU's gradients are encoded: `automatic`, unless an option or an
+// earlier run decides.
 ExchangePath exchange_path(const RunPlan& plan) {
   if (plan.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
   if (plan.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;

@@ -133,7 +133,7 @@ std::vector<std::string> remedies_in_some_steps(const SingleImages& found,
   return texts;
 }
 
-// What the user can do; empty if there is nothing.
+// Lists the remedies that the user has; empty if there are none.
 std::string remedies_text(const SingleImages& found, const ImageDivision& division,
                           const SingleImageRemedies& can) {
   const bool is_always = found.where == Where::in_every_step;

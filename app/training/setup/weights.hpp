@@ -31,9 +31,9 @@ void load_initial_weights(const Options& options, Communicator& comm, Device& de
 // 0 has an exporter.
 class WeightsExporter {
  public:
-  // What happens to a file that already exists. refused: it is an error. continued: the run that is
-  // resumed wrote the file, so it is continued. moved: the run begins anew, and the existing file
-  // gets another name.
+  // The treatment of a file that already exists. refused: it is an error. continued: the resumed
+  // run wrote the file, and continues it. moved: the run begins anew, and the existing file gets
+  // another name.
   enum class Earlier { refused, continued, moved };
   // Throws SettingError(data) if the file cannot be made, unless the run continues an earlier one.
   WeightsExporter(std::string path, WeightsFile head, Earlier earlier = Earlier::refused);
