@@ -530,7 +530,7 @@ def children_cannot_take_part() -> None:
     done = subprocess.run([sys.executable, "-c", "import dptrain_comm; dptrain_comm.start()"], capture_output=True, text=True,
                           timeout=60, env={**environment, "PYTHONPATH": PACKAGES})
     assert done.returncode == 2, done
-    assert f"of this job is process {os.getpid()} already" in done.stderr, done.stderr
+    assert f"of this job is taken by process {os.getpid()}:" in done.stderr, done.stderr
 
 
 if __name__ == "__main__":

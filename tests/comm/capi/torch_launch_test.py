@@ -173,13 +173,13 @@ def launched(mpirun: str) -> None:
     refused(under_mpi, "sparse", "has a sparse gradient", 2, "sparse=False")
     refused(under_mpi, "one_loads", "rank 0 continues from step 5, rank 1 from step 2: every rank must load", 3, "or no rank may load one")
     refused([mpirun, "-np", "3", *python], "one_loads", " continues from step ", 3, "rank 1 ")
-    refused(under_mpi, "spawned", "of this job is process", 1)  # torch's own code, whatever the processes end with
+    refused(under_mpi, "spawned", "of this job is taken by process", 1)  # torch's own code, whatever the processes end with
     if torch.__version__.startswith("1.") and sys.version_info >= (3, 11):
         print("torchrun of PyTorch 1 fails in Python 3.11 and was not tried", flush=True)
     else:
         for how in ("ddp", "torchs_group"):
             refused(torchrun, how, "WORLD_SIZE=2 (set by ", 1)
-        refused([mpirun, "-np", "2", *torchrun], "by_hand", "of this job is process", 1)
+        refused([mpirun, "-np", "2", *torchrun], "by_hand", "of this job is taken by process", 1)
     if has("accelerate"):
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1",
                   "--mixed_precision", "no", "--dynamo_backend", "no"]
