@@ -19,20 +19,24 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/codecs/entropy_lane_codes.hpp"
 #include "kernels/codecs/entropy_stream.hpp"
 #include "kernels/codecs/entropy_tables.hpp"
 
 namespace dp::entropy {
 namespace {
 
-constexpr std::uint32_t kMostLevel = 126;
 // With fewer nonzero codes than this, one state is used. Two states cost 4 bytes more (0.5 % at 0.1
 // bits a value) and decode 1.4 to 1.6 times as fast. Four states encoded a tenth faster at 1.2 bits
 // a value or more, but decoded no faster.
 constexpr std::size_t kTwoStatesFrom = 1024;
+// From here on, lanes are used. They cost about 23 bytes more (0.8 % at 0.35 bits a value), encode
+// 1.5 to 2 times and decode 1.3 to 1.7 times as fast (AMD EPYC of the first generation).
+constexpr std::size_t kLanesFrom = 2048;
 
 constexpr std::size_t kWord = 64;
 constexpr std::size_t kAtOnce = 4;  // codes that CodeBlocks::add() writes between two checks
+constexpr std::size_t kSpare = 8;   // codes that may be written or read after the last one
 
 // Bit k is set if code k of 64 is not zero.
 std::uint64_t not_zero_in(const std::int8_t* codes) {
@@ -55,6 +59,21 @@ std::uint64_t not_zero_in(const std::int8_t* codes) {
   return all;
 #endif
 }
+
+#ifdef __AVX2__
+// For each byte: the positions of its set bits in ascending order, one in each byte from the lowest
+// on.
+constexpr std::array<std::uint64_t, 256> kPackedOrders = [] {
+  std::array<std::uint64_t, 256> orders{};
+  for (std::size_t byte = 0; byte < orders.size(); ++byte) {
+    unsigned at = 0;
+    for (std::uint64_t bit = 0; bit < 8; ++bit) {
+      if ((byte >> bit & 1) != 0) orders[byte] |= bit << 8 * at++;
+    }
+  }
+  return orders;
+}();
+#endif
 
 // The sum of the magnitudes of a block's codes.
 std::uint32_t sum_of_magnitudes(const std::int8_t (&codes)[kBlock]) {
@@ -83,13 +102,6 @@ void put_long(Encoder<kStates>& encoder, const Table& table, std::uint32_t value
   encoder.put(table, value % (kSymbols - 1));
   for (; value >= kSymbols - 1; value -= kSymbols - 1) encoder.put(table, kSymbols - 1);
 }
-
-// The tables for a block's codes.
-struct CodeTables {
-  const Table& gap;
-  const Table* level;  // null: all levels are 0
-  unsigned shift;      // number of low bits of a gap that are plain
-};
 
 // Puts the block's codes, the last one first.
 template <std::size_t kStates>
@@ -125,8 +137,8 @@ struct Context {
   std::size_t count = 0, size = 0;
 };
 
-template <std::size_t kStates>
-void put_block(Encoder<kStates>& encoder, const CodeBlocks::Block& block, Context before) {
+template <class AnEncoder>
+void put_block(AnEncoder& encoder, const CodeBlocks::Block& block, Context before) {
   const Tables& t = tables();
   const std::size_t bucket = t.bucket_of_count[block.count];
   if (block.count > 0) {
@@ -149,11 +161,6 @@ std::uint32_t get_long(Decoder<kStates>& decoder, const Table& table, std::uint3
     value += symbol;
     if (symbol < kSymbols - 1 || value > most) return std::min(value, most + 1);
   }
-}
-
-float value_of(std::uint32_t level, std::uint32_t sign, float step) {
-  const auto magnitude = static_cast<float>(static_cast<std::int32_t>(level) + 1) * step;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
 }
 
 // Delays additions until their cache lines, which are prefetched, have arrived: at few bits almost
@@ -234,9 +241,13 @@ bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count
   }
 }
 
+bool add_codes(LaneDecoder& decoder, const CodeTables& t, std::size_t count, const Target& target) {
+  return add_codes(decoder, t, count, target.out, target.step);
+}
+
 // Decodes one block. Returns false for bytes that no encoder writes.
-template <std::size_t kStates>
-bool add_block(Decoder<kStates>& decoder, Context& context, const Target& target) {
+template <class ADecoder>
+bool add_block(ADecoder& decoder, Context& context, const Target& target) {
   const Tables& t = tables();
   const std::size_t bucket = decoder.get(t.count[context.count]);
   const auto [first, bits] = kCountBuckets[bucket];
@@ -250,10 +261,10 @@ bool add_block(Decoder<kStates>& decoder, Context& context, const Target& target
                    count, target);
 }
 
-template <std::size_t kStates>
+template <class AnEncoder>
 std::optional<std::size_t> encode_with(const CodeBlocks& blocks, std::byte* out, std::byte* room) {
   const std::size_t n = blocks.codes();
-  Encoder<kStates> encoder({room, n}, {out, n});
+  AnEncoder encoder({room, n}, {out, n});
   const Tables& t = tables();
   // A block's size context is the size bucket of the last nonempty block before it.
   std::size_t before = blocks.size();  // the size context comes from block before - 1
@@ -276,9 +287,9 @@ std::optional<std::size_t> encode_with(const CodeBlocks& blocks, std::byte* out,
   return has_room ? encoder.finish(out, n) : std::nullopt;
 }
 
-template <std::size_t kStates>
+template <class ADecoder>
 bool decode_add_with(std::span<const std::byte> in, float step, std::span<float> out) {
-  Decoder<kStates> decoder(std::to_integer<std::uint32_t>(in.front()), in.subspan(1));
+  ADecoder decoder(std::to_integer<std::uint32_t>(in.front()), in.subspan(1));
   if (decoder.has_failed()) return false;
   Context context;
   LateSums sums;
@@ -292,27 +303,42 @@ bool decode_add_with(std::span<const std::byte> in, float step, std::span<float>
 
 }  // namespace
 
-// The memory holds the heads, then places, then codes. add() may write up to kAtOnce places and
-// codes too many.
+// The memory holds the heads, then places, then codes. Up to kSpare places and
+// codes after the last one are written or read.
 std::size_t CodeBlocks::bytes(std::size_t n) {
-  return blocks_of(n) * sizeof(Head) + 2 * (n + kAtOnce);
+  return blocks_of(n) * sizeof(Head) + 2 * (n + kSpare);
 }
 
 CodeBlocks::CodeBlocks(std::byte* memory, std::size_t n)
     : heads_(memory),
       places_(reinterpret_cast<std::uint8_t*>(memory + blocks_of(n) * sizeof(Head))),
-      codes_(reinterpret_cast<std::int8_t*>(places_ + n + kAtOnce)),
+      codes_(reinterpret_cast<std::int8_t*>(places_ + n + kSpare)),
       all_codes_(n) {
   DP_ASSERT(n <= kMostCodes, "{} codes in one piece", n);
 }
 
-// A word of 64 codes usually has few nonzero ones. They are written kAtOnce at a time without a
-// branch for each.
+// A word of 64 codes usually has few nonzero ones. Up to kAtOnce are written without a branch for
+// each; more are moved together eight by eight.
 void CodeBlocks::add(const std::int8_t (&codes)[kBlock]) {
   std::size_t end = not_zero_;
   for (std::size_t begin = 0; begin < kBlock; begin += kWord) {
     std::uint64_t flags = not_zero_in(codes + begin);
     const auto count = static_cast<std::size_t>(std::popcount(flags));
+#ifdef __AVX2__
+    if (count > kAtOnce) {
+      for (std::size_t from = begin; from < begin + kWord; from += 8, flags >>= 8) {
+        const std::uint64_t order = kPackedOrders[flags & 0xFF];
+        const std::uint64_t places = order + from * 0x0101'0101'0101'0101;
+        const __m128i packed =
+            _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + from)),
+                             _mm_cvtsi64_si128(static_cast<long long>(order)));
+        _mm_storel_epi64(reinterpret_cast<__m128i*>(codes_ + end), packed);
+        std::memcpy(places_ + end, &places, sizeof places);
+        end += static_cast<std::size_t>(std::popcount(flags & 0xFF));
+      }
+      continue;
+    }
+#endif
     std::size_t at = end;
     do {
       for (std::size_t k = 0; k < kAtOnce; ++k, ++at, flags &= flags - 1) {
@@ -330,16 +356,23 @@ void CodeBlocks::add(const std::int8_t (&codes)[kBlock]) {
 }
 
 std::optional<std::size_t> encode(const CodeBlocks& blocks, std::byte* out, std::byte* room) {
-  return blocks.not_zero() < kTwoStatesFrom ? encode_with<1>(blocks, out, room)
-                                            : encode_with<2>(blocks, out, room);
+  if (blocks.not_zero() < kTwoStatesFrom) return encode_with<Encoder<1>>(blocks, out, room);
+  if (blocks.not_zero() < kLanesFrom) return encode_with<Encoder<2>>(blocks, out, room);
+  return encode_with<LaneEncoder>(blocks, out, room);
 }
 
 bool decode_add(std::span<const std::byte> in, float step, std::span<float> out) {
   if (in.empty()) return false;
-  const auto head = std::to_integer<std::uint32_t>(in.front());
-  if ((head & ~(kHeld | kHasOneState)) != kIsCoded) return false;
-  return (head & kHasOneState) != 0 ? decode_add_with<1>(in, step, out)
-                                    : decode_add_with<2>(in, step, out);
+  switch (std::to_integer<std::uint32_t>(in.front()) & ~kHeld) {
+    case kIsCoded:
+      return decode_add_with<Decoder<2>>(in, step, out);
+    case kIsCoded | kHasOneState:
+      return decode_add_with<Decoder<1>>(in, step, out);
+    case kIsCoded | kHasOneState | kHasLanes:
+      return decode_add_with<LaneDecoder>(in, step, out);
+    default:
+      return false;
+  }
 }
 
 }  // namespace dp::entropy

@@ -2,7 +2,9 @@
 // format).
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,8 +17,9 @@
 namespace dp::entropy {
 
 inline constexpr std::uint32_t kLeastState = 1u << 16;
+inline constexpr std::uint32_t kMostLevel = 126;
 // Masks for the parts of the head byte.
-inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64;
+inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64, kHasLanes = 128;
 
 // Encoder and Decoder each have a fast path, Fast, for the usual code: one or two symbols, and
 // plain bits. Fast does not check for room; the caller does. It has no branches, because whether a
@@ -63,6 +66,7 @@ class RoomWriter {
     return static_cast<std::size_t>(kDown ? at_ - begin_ : end_ - at_);
   }
   [[nodiscard]] bool is_full() const { return is_full_; }
+  void give_up() { is_full_ = true; }
   [[nodiscard]] std::span<const std::byte> written() const {
     return kDown ? std::span<const std::byte>(at_, end_) : std::span<const std::byte>(begin_, at_);
   }
@@ -141,24 +145,30 @@ class Encoder {
     plain_.move_to(fast.plain);
   }
   [[nodiscard]] bool is_full() const { return words_.is_full() || plain_.is_full(); }
+  // Makes is_full() true.
+  void give_up() { words_.give_up(); }
 
   // Writes everything in the order of the wire, unless it is longer than `room`. `out` may be the
-  // memory into which the plain bits were written.
-  std::optional<std::size_t> finish(std::byte* out, std::size_t room) {
+  // memory into which the plain bits were written. `lanes` holds the states of lanes, if there are
+  // any.
+  std::optional<std::size_t> finish(std::byte* out, std::size_t room,
+                                    std::span<const std::uint32_t> lanes = {}) {
     const auto plain = plain_.written(), words = words_.written();
-    const auto head =
-        static_cast<std::uint8_t>(kIsCoded | (kStates == 1 ? kHasOneState : 0u) | held_);
+    const auto head = static_cast<std::uint8_t>(kIsCoded | (kStates == 1 ? kHasOneState : 0u) |
+                                                (lanes.empty() ? 0u : kHasLanes) | held_);
     const auto first = static_cast<std::uint32_t>(last_ & ((std::uint64_t{1} << held_) - 1));
     const std::size_t bytes_of_first = (held_ + 7) / 8;
+    const std::size_t begin_of_states = sizeof head + lanes.size_bytes();
     const std::size_t bytes =
-        sizeof head + sizeof states_ + words.size() + plain.size() + bytes_of_first;
+        begin_of_states + sizeof states_ + words.size() + plain.size() + bytes_of_first;
     if (is_full() || bytes > room) return std::nullopt;
-    std::byte* const begin_of_words = out + sizeof head + sizeof states_;
+    std::byte* const begin_of_words = out + begin_of_states + sizeof states_;
     std::byte* const begin_of_plain = begin_of_words + words.size();
     std::memmove(begin_of_plain, plain.data(), plain.size());
     std::memcpy(begin_of_plain + plain.size(), &first, bytes_of_first);
     std::memcpy(out, &head, sizeof head);
-    std::memcpy(out + sizeof head, states_.data(), sizeof states_);
+    std::memcpy(out + sizeof head, lanes.data(), lanes.size_bytes());
+    std::memcpy(out + begin_of_states, states_.data(), sizeof states_);
     std::memcpy(begin_of_words, words.data(), words.size());
     return bytes;
   }
@@ -254,6 +264,25 @@ class Decoder {
     held_ -= count;
     return bits;
   }
+  // Calls get(words), which reads up to kBytes of words and moves `words` behind those that it
+  // took. At the end of the input it gets a copy that is filled up with zeros.
+  template <std::size_t kBytes, class Get>
+  [[gnu::always_inline]] auto get_words(Get get) {
+    const auto left = static_cast<std::size_t>(plain_ - next_);
+    std::array<std::byte, kBytes> copy;
+    const std::byte* from = next_;
+    if (left < kBytes) [[unlikely]] {
+      copy.fill(std::byte{0});
+      std::memcpy(copy.data(), next_, left);
+      from = copy.data();
+    }
+    const std::byte* at = from;
+    const auto got = get(at);
+    const auto taken = static_cast<std::size_t>(at - from);
+    has_failed_ |= taken > left;
+    next_ += std::min(taken, left);
+    return got;
+  }
   [[nodiscard]] Fast fast() const { return {next_, plain_, states_, bits_, held_}; }
   // Whether there is input for one more code.
   [[nodiscard]] DP_FAST bool has_room(const Fast& fast) const {
@@ -294,6 +323,12 @@ class Decoder {
   unsigned held_;
   bool has_failed_;
 };
+
+// The value of a code: its magnitude is level + 1 steps, and `sign` is 1 if it is negative.
+DP_FAST float value_of(std::uint32_t level, std::uint32_t sign, float step) {
+  const auto magnitude = static_cast<float>(static_cast<std::int32_t>(level) + 1) * step;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
+}
 
 #undef DP_FAST
 

@@ -1,6 +1,7 @@
 #include "kernels/codecs/entropy_tables.hpp"
 
 #include <algorithm>
+#include <bit>
 
 namespace dp::entropy {
 namespace {
@@ -25,11 +26,16 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
     const auto share = static_cast<std::uint32_t>(shares[s]);
     table.symbols[s] = Symbol(start, share);
     table.parts[s] = start | share << 16;
+    const LaneSymbol in_lane(start, share);
+    table.lane_reciprocals[s] = in_lane.reciprocal;
+    table.lane_rests[s] = in_lane.rest;
     constexpr std::uint32_t kGroup = 1u << Table::kGroupBits;
     for (std::uint32_t group = (start + kGroup - 1) / kGroup; group * kGroup < start + share;
          ++group) {
       table.first_of_group[group] = static_cast<std::uint8_t>(s);
     }
+    for (std::uint32_t q = 0; q < share; ++q)
+      table.symbol_of[start + q] = static_cast<std::uint8_t>(s);
     start += share;
   }
 }
@@ -64,6 +70,16 @@ Symbol::Symbol(std::uint32_t start, std::uint32_t share)
       limit(share << (32 - kTableBits)),
       bias(share == 1 ? start + kTableSize - 1 : start),
       complement(kTableSize - share) {}
+
+LaneSymbol::LaneSymbol(std::uint32_t start, std::uint32_t share) {
+  const auto shift = static_cast<std::uint32_t>(share == 1 ? 0 : std::bit_width(share - 1) - 1);
+  reciprocal =
+      share == 1
+          ? ~std::uint32_t{0}
+          : static_cast<std::uint32_t>(((std::uint64_t{1} << (32 + shift)) + share - 1) / share);
+  const std::uint32_t bias = share == 1 ? start + kTableSize - 1 : start;
+  rest = bias | (kTableSize - share) << kComplementFrom | shift << kShiftFrom;
+}
 
 Tables::Tables() {
   for (std::size_t b = 0; b < kCountBuckets.size(); ++b) {

@@ -64,6 +64,25 @@ struct Symbol {
   std::uint32_t complement = 0;  // kTableSize - share
 };
 
+// The same for a state of a lane (entropy_lanes.hpp), which is below 2^31. There
+//
+//     x / share = (x * reciprocal >> 32) >> shift
+//
+// is exact with reciprocal = ceil(2^(32 + shift) / share) and 2^shift < share <= 2^(shift + 1). A
+// share of 1 is treated as above.
+struct LaneSymbol {
+  static constexpr unsigned kLimitBits = 31 - kTableBits;
+  // Where the parts of `rest` begin. The lowest bits hold the bias.
+  static constexpr unsigned kComplementFrom = 12, kShiftFrom = kComplementFrom + kTableBits;
+  static constexpr std::uint32_t kMostBias = (1u << kComplementFrom) - 1;
+
+  LaneSymbol() = default;
+  LaneSymbol(std::uint32_t start, std::uint32_t share);
+
+  std::uint32_t reciprocal = 0;
+  std::uint32_t rest = 0;  // bias, complement, shift
+};
+
 // The part that the decoder reads is kept small, because layers evict the tables from the caches
 // between two segments. With tables that had an entry for every place (8 KB each), waiting for
 // memory took half of the decoder's time in training.
@@ -82,9 +101,12 @@ struct Table {
     return {.symbol = symbol, .start = part & 0xFFFFu, .share = part >> 16};
   }
 
-  std::array<Symbol, kGapSymbols> symbols;
-  std::array<std::uint32_t, kGapSymbols> parts{};  // start in bits 0-15, share in 16-31
+  // The lanes read four bytes at each entry, so this member cannot be the last one.
+  std::array<std::uint8_t, kTableSize> symbol_of;
   std::array<std::uint8_t, (kTableSize >> kGroupBits)> first_of_group;
+  std::array<std::uint32_t, kGapSymbols> parts{};  // start in bits 0-15, share in 16-31
+  std::array<std::uint32_t, kGapSymbols> lane_reciprocals{}, lane_rests{};  // of LaneSymbol
+  std::array<Symbol, kGapSymbols> symbols;
 };
 
 struct Tables {
@@ -96,6 +118,13 @@ struct Tables {
   std::array<std::uint8_t, kBlock + 1> bucket_of_count{};
 
   Tables();
+};
+
+// The tables for a block's codes.
+struct CodeTables {
+  const Table& gap;
+  const Table* level;  // null: all levels are 0
+  unsigned shift;      // number of low bits of a gap that are plain
 };
 
 // The tables, which are built on the first call.

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/base/error.hpp"
@@ -122,14 +124,32 @@ TEST(EntropyCoder, DenseCodesAreLeftToTheCaller) {
   EXPECT_FALSE(encoded(Codes(8, 1)));  // the states alone are longer
 }
 
+// From 2,048 nonzero codes on, codes are coded in lanes.
+constexpr std::size_t kLanesFrom = 2'048;
+std::size_t not_zero_in(const Codes& codes) {
+  return codes.size() - static_cast<std::size_t>(std::ranges::count(codes, 0));
+}
+
+// The plain bits after an escape symbol of a lane: 5 for each digit, of which 31 says that another
+// one follows.
+std::size_t digit_bits(std::size_t value, std::size_t symbols) {
+  return value < symbols - 1 ? 0 : 5 * ((value - (symbols - 1)) / 31 + 1);
+}
+
 // The bits that the tables give to these codes.
 double model_bits(const Codes& codes) {
   const Tables& t = tables();
+  const bool has_lanes = not_zero_in(codes) >= kLanesFrom;
   double bits = 0;
   const auto add = [&](const Table& table, std::size_t symbol) {
     bits += kTableBits - std::log2(table.symbols[symbol].share());
   };
   const auto add_long = [&](const Table& table, std::size_t value, std::size_t symbols) {
+    if (has_lanes) {
+      add(table, std::min(value, symbols - 1));
+      bits += static_cast<double>(digit_bits(value, symbols));
+      return;
+    }
     for (; value >= symbols - 1; value -= symbols - 1) add(table, symbols - 1);
     add(table, value);
   };
@@ -174,18 +194,21 @@ double entropy_of(const Codes& codes) {
   return bits;
 }
 
-// The head, the states and the filling of the last plain bits are at most 10 bytes, and 6 where
-// fewer than 1,024 codes are not zero; the rest is within 1 % of what the tables say.
+// The head, the states and the filling of the last plain bits are at most 10 bytes; 6 with fewer
+// than 1,024 nonzero codes, and 38 with lanes. The rest is within 1 % of the tables' probabilities.
 TEST(EntropyCoder, TakesTheBitsOfItsTables) {
   for (const std::size_t n : {20'000, 200'000}) {
     for (const double step : {0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 9.0}) {
       const Codes codes = gradient_codes(n, step, 7);
       const auto bytes = encoded(codes);
       ASSERT_TRUE(bytes);
-      const auto zeros = static_cast<std::size_t>(std::ranges::count(codes, 0));
+      const std::size_t count = not_zero_in(codes);
       const double bits = 8.0 * static_cast<double>(bytes->size()), model = model_bits(codes);
       EXPECT_GE(bits, model) << n << " codes, step " << step;
-      EXPECT_LE(bits, 1.01 * model + 8 * (n - zeros < 1024 ? 6 : 10)) << n << ", step " << step;
+      EXPECT_LE(bits, 1.01 * model + 8 * (count < 1'024        ? 6
+                                          : count < kLanesFrom ? 10
+                                                               : 38))
+          << n << ", step " << step;
     }
   }
 }
@@ -199,6 +222,134 @@ TEST(EntropyCoder, HasASecondStateFromAThousandCodesOn) {
     const Bytes bytes = encoded(codes).value();
     EXPECT_EQ((bytes[0] & kHasOneState) != std::byte{0}, count < 1'024) << count;
     EXPECT_EQ(decoded(bytes, codes.size()), codes) << count;
+  }
+}
+
+TEST(EntropyCoder, HasLanesFromTwoThousandCodesOn) {
+  constexpr auto kHasLanes = std::byte{128};
+  for (const std::size_t count : {2'046, 2'047, 2'048, 2'049}) {
+    Codes codes(20'000);
+    for (std::size_t i = 0; i < count; ++i) {
+      codes[9 * i] = i % 3 == 0 ? std::int8_t{-2} : std::int8_t{1};
+    }
+    const Bytes bytes = encoded(codes).value();
+    EXPECT_EQ((bytes[0] & kHasLanes) != std::byte{0}, count >= 2'048) << count;
+    EXPECT_EQ(decoded(bytes, codes.size()), codes) << count;
+  }
+}
+
+// Reads a payload with lanes as entropy_coder.hpp describes it, one symbol after the other, with
+// divisions and without any table of the decoder but the shares.
+class LaneReader {
+ public:
+  explicit LaneReader(const Bytes& bytes) : bytes_(bytes) {
+    const auto head = std::to_integer<std::uint32_t>(bytes[0]);
+    EXPECT_EQ(head & ~31u, 128u + 64u + 32u);
+    first_bits_ = head & 31u;
+    for (std::uint64_t& state : states_) state = number(4);  // the last one is for the heads
+    plain_ = bytes.size() - (first_bits_ + 7) / 8;
+    for (std::size_t bit = 0; bit < first_bits_; ++bit) bits_.push_back(bit_at(8 * plain_ + bit));
+  }
+
+  Codes codes(std::size_t n) {
+    const Tables& t = tables();
+    Codes codes(n);
+    std::size_t bucket = 0, size = 0;
+    for (std::size_t begin = 0; begin < n; begin += kBlock) {
+      bucket = symbol(kHeads, t.count[bucket]);
+      const std::size_t count = kCountBuckets[bucket].first + plain(kCountBuckets[bucket].bits);
+      if (count == 0) continue;
+      size = symbol(kHeads, t.size[size]);
+      std::size_t next = begin;
+      for (std::size_t done = 0; done < count; done += 8) {
+        const std::size_t m = std::min<std::size_t>(8, count - done);
+        std::size_t gaps[8] = {}, levels[8] = {}, low[8] = {};
+        for (std::size_t k = 0; k < m; ++k) gaps[k] = symbol(k, t.gap[bucket]);
+        for (std::size_t k = 0; k < m; ++k) low[k] = plain(t.shift[bucket] + 1u);
+        for (std::size_t k = 0; k < m; ++k) gaps[k] += digits(gaps[k], kGapSymbols);
+        for (std::size_t k = 0; k < m && size > 0; ++k) levels[k] = symbol(k, t.level[size]);
+        for (std::size_t k = 0; k < m; ++k) levels[k] += digits(levels[k], kLevelSymbols);
+        for (std::size_t k = 0; k < m; ++k) {
+          const std::size_t place = next + (gaps[k] << t.shift[bucket] | low[k] >> 1);
+          const int magnitude = static_cast<int>(levels[k]) + 1;
+          codes.at(place) = static_cast<std::int8_t>((low[k] & 1) != 0 ? -magnitude : magnitude);
+          next = place + 1;
+        }
+      }
+    }
+    return codes;
+  }
+  // Whether all words and plain bits were read and all states are back at their first values.
+  bool is_at_end() const {
+    return at_ == plain_ && bits_.empty() && states_[kHeads] == 1u << 16 &&
+           std::ranges::count(std::span(states_).first(8), 1u << 15) == 8;
+  }
+
+ private:
+  static constexpr std::size_t kHeads = 8;
+
+  std::uint64_t number(std::size_t count) {
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      value |= std::to_integer<std::uint64_t>(bytes_.at(at_++)) << 8 * i;
+    }
+    return value;
+  }
+  bool bit_at(std::size_t bit) const {
+    return (bytes_.at(bit / 8) >> static_cast<int>(bit % 8) & std::byte{1}) != std::byte{0};
+  }
+  std::size_t plain(std::size_t count) {
+    if (bits_.size() < count) {
+      plain_ -= 4;
+      for (std::size_t bit = 0; bit < 32; ++bit) bits_.push_back(bit_at(8 * plain_ + bit));
+    }
+    std::size_t value = 0;
+    for (std::size_t i = 0; i < count; ++i, bits_.pop_front()) value |= std::size_t{bits_[0]} << i;
+    return value;
+  }
+  std::size_t symbol(std::size_t lane, const Table& table) {
+    std::uint64_t& state = states_[lane];
+    const std::uint64_t place = state % kTableSize;
+    std::uint64_t start = 0;
+    std::size_t symbol = 0;
+    while (place >= start + table.symbols[symbol].share()) start += table.symbols[symbol++].share();
+    state = table.symbols[symbol].share() * (state / kTableSize) + place - start;
+    if (state < (lane == kHeads ? 1u << 16 : 1u << 15)) state = state << 16 | number(2);
+    return symbol;
+  }
+  std::size_t digits(std::size_t value, std::size_t symbols) {
+    if (value != symbols - 1) return 0;
+    std::size_t all = 0;
+    while (true) {
+      const std::size_t digit = plain(5);
+      all += digit;
+      if (digit < 31) return all;
+    }
+  }
+
+  const Bytes& bytes_;
+  std::size_t at_ = 1, plain_ = 0, first_bits_ = 0;
+  std::uint64_t states_[9] = {};
+  std::deque<bool> bits_;
+};
+
+TEST(EntropyCoder, WritesLanesAsDescribed) {
+  std::vector<Codes> all;
+  for (const double step : {0.3, 1.0, 2.5, 4.0}) all.push_back(gradient_codes(60'001, step, 3));
+  const CounterRng rng(3, RandomStream::test);
+  Codes far(80'000);  // gaps and levels that need several digits
+  for (std::size_t i = 0; i < 3'000; ++i) {
+    far[rng.below(far.size(), 2 * i)] =
+        static_cast<std::int8_t>(rng.below(2, 2 * i + 1) != 0 ? 127 : -90);
+  }
+  all.push_back(far);
+  for (const Codes& codes : all) {
+    const auto bytes = encoded(codes);
+    ASSERT_TRUE(bytes);
+    ASSERT_GE(not_zero_in(codes), kLanesFrom);
+    LaneReader reader(*bytes);
+    EXPECT_EQ(reader.codes(codes.size()), codes);
+    EXPECT_TRUE(reader.is_at_end());
   }
 }
 
@@ -217,9 +368,10 @@ TEST(EntropyCoder, TakesLessThanTheEntropyOfSingleCodes) {
   }
 }
 
-// Few codes with one state, and many with two and with levels.
+// Few codes with one state, more with two, and many with lanes; the last two have levels.
 std::vector<Codes> sparse_and_dense() {
-  return {gradient_codes(3'000, 3.0, 5), gradient_codes(5'000, 0.5, 5)};
+  return {gradient_codes(3'000, 3.0, 5), gradient_codes(3'000, 0.5, 5),
+          gradient_codes(5'000, 0.5, 5)};
 }
 
 TEST(EntropyCoder, CutOrLongerBytesAreRefused) {
@@ -249,6 +401,14 @@ std::size_t plain_bits(const Codes& codes) {
     const auto count = static_cast<std::size_t>(length - std::count(first, first + length, 0));
     const std::size_t bucket = t.bucket_of_count[count];
     bits += kCountBuckets[bucket].bits + count * (t.shift[bucket] + 1);
+    if (not_zero_in(codes) < kLanesFrom) continue;
+    std::ptrdiff_t next = 0;
+    for (std::ptrdiff_t i = 0; i < length; ++i) {
+      if (first[i] == 0) continue;
+      bits += digit_bits(static_cast<std::size_t>(i - next) >> t.shift[bucket], kGapSymbols);
+      bits += digit_bits(static_cast<std::size_t>(std::abs(first[i]) - 1), kLevelSymbols);
+      next = i + 1;
+    }
   }
   return bits;
 }
