@@ -1,7 +1,7 @@
-// dpbench measures the speed of dptrain's parts on this machine, and shows the machine's limits
-// beside it.
+// dpbench measures the speed of dptrain's components on this machine, and prints the machine's
+// limits for comparison.
 //
-// A bench is a row below and two functions in benches.hpp.
+// Each bench is a row of the table below and two functions in benches.hpp.
 #include <cstdlib>
 #include <string>
 #include <vector>

@@ -132,8 +132,8 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   return options;
 }
 
-// Computes a few steps without training. The ranks' first shares follow from the times of these
-// steps, and rank 0 prints and logs the predicted step.
+// Computes a few steps without training. Their times decide how many images each rank gets at
+// first. Rank 0 prints and logs the predicted time of a step.
 void rehearse(dp::Run& run, dp::SharePlan& shares) {
   if (!dp::can_predict(run.plan) && !shares.can_begin()) return;
   const dp::Calibration calibration = dp::rehearse_run(run.plan, run.comm.rank(), run.machine.share,
@@ -204,7 +204,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 }
 
 // The value of --comm-timeout before MPI has started: this rank reads its own command line. Errors
-// in it are reported later.
+// in the command line are reported later.
 double timeout_of(const std::vector<std::string>& arguments) {
   dp::OptionContext context = option_context();
   context.detect_dataset = nullptr;

@@ -184,7 +184,8 @@ class Supervisor {
   }
 
   bool may_start_again(const dp::AttemptReport& report) {
-    // If mpirun itself fails at once, it has reported why: a wrong host, or too few slots.
+    // If mpirun itself fails at once (a wrong host, too few slots), it has reported why, and a
+    // restart would not help.
     if (!has_lived_ && !report.is_killed) return false;
     switch (static_cast<dp::ErrorKind>(report.exit_code)) {
       case dp::ErrorKind::usage:

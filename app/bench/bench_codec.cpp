@@ -1,8 +1,9 @@
 // dpbench codec: the speed of codecs on one core (bench_on_cpu) or on a GPU (bench_on_gpu).
 //
-// On a CPU it measures one segment in the cache, with and without a residual, and 44.8 MB of
-// segments. On a GPU it measures one large segment, whose speed is compared with that of a copy,
-// and segments of 256 KiB whose payloads are in host memory, as in an exchange.
+// On a CPU it measures one segment in the cache, with and without a residual, and then 44.8 MB of
+// segments. On a GPU it first measures one large segment and compares its speed with the speed of a
+// plain copy. Then it measures segments of 256 KiB whose payloads are in host memory, as in an
+// exchange.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -69,16 +70,17 @@ std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-// The scale of a codec's input. If a codec only sends values above a threshold
-// (Codec::absolute_error), the scale makes it send one value in a hundred: 1 % of normal deviates
-// are larger than 2.576 in magnitude.
+// The scale of a codec's input. A codec with a threshold (Codec::absolute_error) sends only larger
+// values. For such a codec the scale is chosen so that 1 % of the values are sent: 1 % of normal
+// deviates are larger than 2.576 in magnitude.
 double input_scale(const Codec& codec) {
   const double least_sent = codec.absolute_error();
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
 }
 
 // Finds, by bisection, the quantiser step with which the codec sends `values` in about
-// spec().number("bits") bits each. If the spec has no bits, the codec chooses itself.
+// spec().number("bits") bits each. Returns no step if the spec has no bits, because the codec then
+// chooses the step itself.
 EncodeContext context_of(const Codec& codec, std::span<const float> values) {
   if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
   std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
@@ -150,8 +152,7 @@ void bench_on_cpu(const Entries& entries) {
           }
         },
         [&] { renew(kLarge); });
-    // `bytes` now belongs to the last segment, whose payload may be longer or shorter than the
-    // first one's.
+    // `bytes` is now the size of the last segment's payload, which may differ from the first one's.
     const std::span<const std::byte> last(payload.data(), bytes);
     const double large_add_s = shortest_s(kLargeRuns, [&] {
       for (std::size_t at = 0; at < kLarge; at += kSegment) {
@@ -170,7 +171,7 @@ void bench_on_cpu(const Entries& entries) {
 // ---- a GPU --------------------------------------------------------------------------------------
 
 // Bytes that a GPU's kernels read and write per float, besides the payload (cuda_driver.cuh).
-// Encoding reads twice.
+// Encoding reads each float twice.
 struct Traffic {
   double encode = 8, feedback = 20, decode = 4, decode_add = 8, pass_on = 24;
 };

@@ -15,7 +15,7 @@ struct BenchUsage {
   std::string other_words;  // "[SPEC...]"; empty: the bench only takes options
   std::string help;         // what the bench measures; may have several lines
   NamedTexts codecs = {};   // printed after the options; empty: the bench takes no codecs
-  // The options, which are bound to the bench's settings; without --help.
+  // All options except --help. Each is bound to a setting of the bench.
   std::vector<OptionRow> rows;
 };
 

@@ -104,8 +104,8 @@ std::vector<TensorSlot> slots_of(const net::Parameters& parameters) {
   return slots;
 }
 
-// The number of ranks on this rank's machine. Host names do not tell, because one machine may have
-// many simulated hosts.
+// The number of ranks on this rank's machine. Host names cannot tell machines apart, because one
+// machine may simulate many hosts.
 std::size_t ranks_on_machine(Communicator& comm) {
   std::string machine;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
@@ -167,7 +167,7 @@ class StepBench {
   }
 
  private:
-  // The link that the exchange sees.
+  // The link that the exchange sees: the measured link, or less if --throttle limits it.
   [[nodiscard]] LinkProbe link() const {
     LinkProbe link = link_;
     const double most = LinkModel::goodput(options_.throttle.bit_per_s);

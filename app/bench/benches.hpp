@@ -12,7 +12,7 @@
 namespace dp {
 
 // Measures the training throughput of the network alone, without data and exchange. All ranks
-// compute at the same time, and the sum over ranks is printed.
+// compute at the same time; the result is the sum of their throughputs.
 void bench_layers(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_layers_help();
 
@@ -20,8 +20,8 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
 void bench_codec(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_codec_help();
 
-// Measures every combination of topology, codec and size, taking turns with Open MPI's
-// MPI_Allreduce, and prints one table.
+// Measures every combination of topology, codec and size in turn with Open MPI's MPI_Allreduce, and
+// prints one table.
 void bench_exchange(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_exchange_help();
 

@@ -37,7 +37,7 @@ double fast_flops_per_s(Device& device) {
   return 2.0 * static_cast<double>(shape.elements()) * kChannels / seconds;
 }
 
-// A cell of the table: "-" if the layer has no products to count.
+// A cell of the table: "-" if the layer has no multiplications to count.
 std::string speed(double flops, double seconds, double peak) {
   if (flops == 0 || seconds == 0) return fmt::format("{:>8} {:>6}", "-", "-");
   return fmt::format("{:8.1f} {:5.0f} %", flops / seconds * 1e-9, 100 * flops / seconds / peak);
@@ -57,7 +57,8 @@ LayerDetail::LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t
     shapes.push_back(layer->output_shape(inputs));
     // Each weight of a kernel or matrix is multiplied once for each pixel of the output, and a
     // multiplication with its addition counts as two operations. Backward needs twice as many
-    // operations, except in a layer that reads the images, which needs no gradient of its input.
+    // operations. The layer that reads the images needs fewer, because nothing needs the gradient
+    // of the images.
     double flops = 0;
     for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
       if (spec.shape.size() < 2) continue;

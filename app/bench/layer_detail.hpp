@@ -1,5 +1,5 @@
-// dpbench layers --detail: the time of each layer in a training step, and its GFLOP/s compared with
-// those that the processor reaches.
+// dpbench layers --detail: the time of each layer in a training step, and its GFLOP/s in per cent
+// of those of a fast convolution on this device.
 #pragma once
 
 #include <cstddef>

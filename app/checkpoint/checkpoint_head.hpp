@@ -1,7 +1,8 @@
 // The head of a checkpoint's file: the entry "checkpoint", lines of "key = value".
 //
-// The head names the part's owner. It also holds the position in the run, a description of the run
-// log, the choices made by measurement, the options, and the machine. A resumed run is compared
+// Each rank writes one file, its part of the checkpoint. The head names the part's owner: step,
+// rank, number of ranks and attempt. It also holds the position in the run, a description of the
+// run log, the choices made by measurement, the options, and the machine. A resumed run is compared
 // with these options and this machine.
 //
 // The key "format" is the version of the head, 2 today. Heads of format 1 have neither this key nor
@@ -31,10 +32,10 @@ class CheckpointHead {
   void set(const std::string& key, std::uint64_t value) { set(key, std::to_string(value)); }
   // Sets the part's owner: step, rank, number of ranks and attempt.
   void set_owner(const ShardFile& part);
-  // Whether the head names an owner. Heads do from format 2 on.
+  // Whether the head names an owner. Heads of format 2 and later do.
   [[nodiscard]] bool has_owner() const { return has("format"); }
-  // Throws Error(data) if the head names another owner than this part's, or if its format is newer
-  // than kHeadFormat. A head without an owner passes.
+  // Throws Error(data) if the head names another owner than the owner of `part`, or if its format
+  // is newer than kHeadFormat. A head without an owner is accepted.
   void check_owner(const ShardFile& part) const;
   [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
   // get() and number() throw Error(data) if the key is missing. number() also throws it if the

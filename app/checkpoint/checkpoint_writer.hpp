@@ -1,8 +1,8 @@
 // The thread that writes a rank's part of a checkpoint, and the memory that it works on.
 //
-// The thread runs one job at a time. The job that write() begins writes the part, and the log
-// beside it. The job that tidy_up() begins gives the part its final name and removes old
-// checkpoints. A job throws nothing; failure() returns its error.
+// The thread runs one job at a time. write() begins a job that writes the part, and the log beside
+// it. tidy_up() begins a job that gives the part its final name and removes old checkpoints. A job
+// throws nothing; failure() returns its error.
 #pragma once
 
 #include <chrono>
@@ -24,11 +24,13 @@ class CheckpointWriter {
   // write() and tidy_up() begin a job and return at once. No other job may be under way. write()
   // hashes and writes image(). It also writes the log, unless the log is empty.
   void write(const ShardFile& part, std::vector<std::byte> log);
-  // If is_complete, the part that was written last gets its final name. Then all checkpoints except
-  // `kept` are removed. Files that cannot be removed now are removed after the next checkpoint.
+  // If is_complete, gives the part that was written last its final name. Then, unless renaming has
+  // failed, removes all checkpoints except `kept`. Files that cannot be removed now are removed
+  // after the next checkpoint.
   void tidy_up(bool is_complete, std::vector<CheckpointId> kept);
 
-  // Whether the job is over. wait_for() first waits for its end, but at most this long.
+  // Whether the job is over. wait_for() first waits for the end of the job, but not longer than
+  // `most`.
   [[nodiscard]] bool is_over() { return thread_.is_over(job_); }
   bool wait_for(std::chrono::duration<double> most) { return thread_.wait_for(job_, most); }
 

@@ -15,7 +15,7 @@ namespace {
 // The ranks ask each other after 1, 2, 4, ... steps whether all have written, so that the questions
 // cost next to nothing however slow a disk is.
 constexpr std::uint64_t kLongestGap = 64;
-// If checkpoints are due after a time, the ranks ask for rank 0's clock about this often.
+// If checkpoints are due every few minutes, the ranks ask for rank 0's clock about this often.
 constexpr double kQuestion_s = 5.0;
 // How long training may wait for files to be renamed and removed, if the next checkpoint is due.
 constexpr auto kMoment = std::chrono::seconds(1);
@@ -184,9 +184,9 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    // Some rank could not give its part the final name, although all parts are written and equal.
-    // If there are older checkpoints, this one is given up. Otherwise it is kept, because a run has
-    // nothing else to resume from.
+    // All parts are written and equal, but some rank could not give its part the final name. If
+    // there are older checkpoints, the run gives up this checkpoint. If there are none, the run
+    // keeps it, because it could resume from nothing else.
     if (complete_.size() > 1) {
       std::erase(complete_, pending_->id);
     } else if (pending_->is_complete) {
@@ -221,8 +221,8 @@ void Checkpoints::tell_failures() {
   const std::string& mine = writer_->failure();
   const std::vector<std::string> failures =
       reducer_.run([&](Communicator& comm) { return comm.gather(mine); });
-  // The failure without the file's name, which contains the step and would make each failure a new
-  // one.
+  // Removes the file's name from the failure. The name contains the step, so the same failure would
+  // otherwise seem new at every checkpoint.
   const auto cause_of = [](const std::string& failure) {
     return failure.substr(std::min(failure.find(": "), failure.size()));
   };

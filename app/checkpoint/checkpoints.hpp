@@ -3,10 +3,10 @@
 // A checkpoint is due after a number of epochs, steps or minutes. write() copies the state; a
 // thread (checkpoint_writer.hpp) then hashes it and writes the file while training goes on. At some
 // of the following steps the ranks ask each other whether all have written their parts, and whether
-// the hashes of the replicated state agree. If so, the checkpoint is complete: all ranks give their
-// parts the final names and remove older ones. When all have done that, the next checkpoint may
-// begin. If a rank cannot write, rank 0 warns once for each cause; earlier checkpoints stay as they
-// are.
+// the hashes of the replicated state agree. If both hold, the checkpoint is complete: all ranks
+// give their parts the final names and remove older parts. When all have done that, the next
+// checkpoint may begin. If a rank cannot write, rank 0 warns once for each cause; earlier
+// checkpoints stay as they are.
 //
 // A checkpoint is overdue if the next one is due and the number of ranks that have finished their
 // parts has not grown for one time-out. Rank 0 then warns once. Training goes on, but the next
@@ -53,7 +53,7 @@ struct CheckpointOptions {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// Written together with the state.
+// Data that is written together with the state.
 struct CheckpointExtras {
   std::vector<std::pair<std::string, std::string>> texts;  // further entries
   std::vector<std::byte> log;                              // the run log's file; empty: none
@@ -67,12 +67,13 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Whether is_due() asks the other ranks at this step. It may then wait for them and for the disk.
+  // Whether is_due() asks the other ranks at this step. If it asks, it may wait for them and for
+  // the disk.
   [[nodiscard]] bool asks_at(std::uint64_t step) const {
     return (pending_ || options_.every.seconds > 0) && step >= next_question_;
   }
   // Collective, after every step: checks whether the last checkpoint is complete, and returns
-  // whether another one is due. None is due while one is under way.
+  // whether another one is due. No checkpoint is due while an earlier one is under way.
   [[nodiscard]] bool is_due(std::uint64_t step, bool ends_epoch);
   // Copies the state and begins to write it. No other checkpoint may be under way.
   void write(std::uint64_t step, const StateList& state, const CheckpointExtras& extras);
@@ -80,8 +81,8 @@ class Checkpoints {
   // made no progress for kPatience time-outs.
   void finish();
   // The ranks that finish() has stopped waiting for, and what is missing: "rank 1 on east has not
-  // written its part for 30 s". Empty if there are none. If there are any, nothing may be written
-  // any more.
+  // written its part for 30 s". Empty if there are no such ranks. If the text is not empty, nothing
+  // may be written any more.
   [[nodiscard]] const std::string& hanging() const { return hanging_; }
 
   // This rank's part of the checkpoint of this step.
@@ -108,7 +109,8 @@ class Checkpoints {
   // The checkpoint that is under way.
   struct Pending {
     CheckpointId id;
-    // All ranks have written their parts or have failed to, and now rename and remove files.
+    // is_tidying: all ranks have written their parts or have failed to, and now rename and remove
+    // files.
     bool is_tidying = false, is_complete = false;
     // The number of ranks whose job is over, and when this number last changed, in seconds since
     // write().

@@ -15,8 +15,9 @@ namespace {
 
 const std::string kOption = "option.", kFact = "fact.";
 
-// Options that may differ. Some of them change no bit of the remaining training, and the checkpoint
-// decides the others: the initial weights, and the choices made by measurement.
+// Options that may differ between the checkpoint and the resumed run. Most of them do not affect
+// the remaining training. The others set initial weights or choices made by measurement; for these
+// the run uses what is in the checkpoint.
 constexpr std::array<std::string_view, 32> kFree = {
     "recipe",       "data-dir",        "log",         "log-steps",      "export",
     "trace",        "trace-steps",     "quiet",       "verbose",        "checkpoint",
@@ -44,8 +45,8 @@ std::string grouping(const std::vector<std::string>& hosts) {
   return fmt::format("{}", fmt::join(by_rank, ","));
 }
 
-// Whether the user may change this option for the rest of the training. This holds for the number
-// of epochs, the milestones that follow from it, and the ranks' shares of images.
+// Whether the user may change this option for the rest of the training. The user may change the
+// number of epochs, the milestones that follow from it, and the ranks' shares of images.
 bool may_change_the_rest(const std::string& name, const std::string& value,
                          const std::string& earlier) {
   return name == "epochs" || name == "shares" ||
@@ -83,11 +84,12 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
   CheckpointHead mine;
   add_options(mine, options);
   std::vector<std::string> told;
-  // Some options of earlier versions have become keys of other options.
+  // Some options of earlier versions have become keys of other options. They are translated before
+  // the comparison.
   const std::map<std::string, std::string> then = with_keys(head.all(kOption));
   for (const auto& [name, value] : mine.all(kOption)) {
     const auto earlier = then.find(name);
-    // An option that the checkpoint does not know was added by a later dptrain.
+    // An option that the checkpoint does not know was added by a later dptrain. It is not compared.
     if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
     if (may_change_the_rest(name, value, earlier->second)) {
       told.push_back(

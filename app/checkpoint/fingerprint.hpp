@@ -1,9 +1,9 @@
 // A run's options, data, build and machine, as keys of a checkpoint's head. Together with the state
 // they decide the run's result.
 //
-// A resumed run is compared with them. The data, and options that decide the result, must be the
-// same. Other differences, such as in the number of ranks, the machine or the number of epochs, are
-// allowed and reported in one line.
+// A resumed run is compared with these keys. The data, and options that decide the result, must be
+// the same. Other differences, such as in the number of ranks, the machine or the number of epochs,
+// are allowed and reported in one line.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,9 @@ void add_facts(CheckpointHead& head, const RunFacts& facts);
 // The device of the rank whose part of the checkpoint has this head.
 [[nodiscard]] std::string device_in(const CheckpointHead& head);
 
-// Both vectors are by rank. `now` has each rank's device, and `then` the device that computed the
-// rank's part, or an empty text if the rank has no part. Returns a phrase for each kind of change.
+// Both vectors have an entry for each rank. `now` names the rank's device. `then` names the device
+// that computed the rank's part; the text is empty if the rank has no part. Returns a phrase for
+// each kind of change.
 [[nodiscard]] std::vector<std::string> device_changes(const std::vector<std::string>& now,
                                                       const std::vector<std::string>& then);
 

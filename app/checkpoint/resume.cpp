@@ -1,8 +1,9 @@
 // Finds the checkpoint of --resume, in this order:
 //   1. Every rank lists the files in its folder; rank 0 gets all lists (Inventory).
 //   2. Rank 0 chooses a checkpoint, and the rank that reads each part (Choice).
-//   3. These ranks read and check the parts (PartReader). If a part is damaged, or the replicas
-//      differ, rank 0 takes it off its list and chooses again (choose_and_read).
+//   3. These ranks read and check the parts (PartReader). Rank 0 removes damaged parts from its
+//      lists, and the whole checkpoint if the replicas differ. It then chooses again
+//      (choose_and_read).
 //   4. Each part goes to the rank that takes it over, and the log to rank 0 (hand_over).
 #include "app/checkpoint/resume.hpp"
 
@@ -56,8 +57,8 @@ class Inventory {
   [[nodiscard]] bool is_empty() const { return found_.empty(); }
 
   // Chooses the newest checkpoint with all parts. If there is none, chooses the checkpoint with the
-  // fewest missing parts among those that once had all parts. If there is none of these either, the
-  // choice has no `readers`.
+  // fewest missing parts among those that once had all parts. If there is no such checkpoint
+  // either, `readers` is empty.
   [[nodiscard]] Choice choose() const {
     const std::pair<const CheckpointId, Found>* best = nullptr;
     const auto missing = [](const auto& entry) {
@@ -77,7 +78,7 @@ class Inventory {
         choice.readers.push_back(kNobody);
         continue;
       }
-      // Prefers the rank that takes the part over, if it has the file.
+      // Prefers the rank that takes the part over, if this rank has the file.
       const int user = static_cast<int>(rank) % ranks_;
       choice.readers.push_back(holders->second.contains(user) ? user : *holders->second.begin());
     }
@@ -135,7 +136,8 @@ class PartReader {
     return part;
   }
 
-  // Empty if the file is not the one that the head names; a line reports that.
+  // Returns the log that belongs to the head. If the file is missing or is another log, prints a
+  // line and returns nothing.
   [[nodiscard]] std::vector<std::byte> read_log(const CheckpointId& id,
                                                 const CheckpointHead& head) const {
     if (!head.has("log.hash")) return {};
@@ -145,7 +147,7 @@ class PartReader {
       std::vector<std::byte> log = read_whole_file(path(log_name_of(id)), size);
       if (XXH3_64bits(log.data(), log.size()) == head.number("log.hash")) return log;
     } catch (const Error&) {
-      // Treated like a missing file.
+      // A log that cannot be read is treated like a missing one.
     }
     std::fprintf(stderr,
                  "dptrain: %s is lost or damaged: a new log begins, without the earlier epochs\n",
@@ -174,7 +176,7 @@ bool are_same(const std::vector<std::string>& texts) {
 }
 
 // Collective. Throws if checkpoints exist but none can be read. Without this check, the run would
-// start from the beginning and remove them.
+// start from the beginning and remove the checkpoints.
 void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;
@@ -234,8 +236,8 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
                      comm.hosts()[holder].c_str(), message.c_str());
       }
     }
-    // An earlier run may have ended because its replicas differed, before it could remove the
-    // files.
+    // Checks that the replicas agree. An earlier run may have ended because its replicas differed,
+    // before it could remove its files.
     if (const std::vector<std::string> of_all_parts = comm.gather(hashes);
         comm.rank() == 0 && is_good && options.exchange && !are_same(of_all_parts)) {
       is_good = false;
@@ -249,7 +251,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
   }
 }
 
-// A part with only the replicated entries, without those of its rank.
+// A part with only the replicated entries, without the entries that are the rank's own.
 std::vector<std::byte> replicated_part(const Shard& shard) {
   std::vector<ShardEntry> entries;
   std::vector<std::size_t> from;

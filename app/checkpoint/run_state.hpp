@@ -34,15 +34,15 @@ struct StateSources {
   // The parts of the ranks whose state this rank takes over, in the order of their ranks. The first
   // is the part of the rank with this rank's number, if it exists. Empty: no part.
   std::vector<const Shard*> own;
-  // Whether the run has the same ranks as before. With other ranks an exchange may have different
-  // state to keep.
+  // Whether the run has the same ranks as before. With other ranks, the exchange may have other
+  // state than the checkpoint holds.
   bool is_same_run = true;
 };
 
-// Sets all listed state. The own state of several ranks is merged as its StateMerge says; if there
-// is none, a rank's own state stays as it is. In the same run, an entry that is missing, has
-// another size or is not listed is Error(data). In another run, such an entry is ignored, and its
-// state stays as it is. Returns the names of entries that exist but were not used.
+// Sets all listed state. The own state of several ranks is merged as its StateMerge says. If no
+// rank's own state is given, this rank keeps its own state. In the same run, an entry that is
+// missing, has another size or is not listed is Error(data). In another run, such an entry is
+// ignored, and its state stays as it is. Returns the names of entries that exist but were not used.
 std::vector<std::string> restore_state(Device& device, const StateList& list,
                                        const StateSources& sources);
 

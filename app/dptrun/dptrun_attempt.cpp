@@ -83,8 +83,8 @@ class Attempt {
 
   void wait_for_something() {
     const Clock::time_point before = Clock::now();
-    // While nobody reads this program's output, marks wait unread. That does not mean that the run
-    // is silent.
+    // While nobody reads this program's output, the run's signs of life wait unread in the pipe.
+    // The run is then not silent.
     const bool is_held_up = !output_.pending.empty() || !errors_.pending.empty();
     std::array<pollfd, 3> streams = {
         {{signals_.stream(), POLLIN, 0}, output_.next(), errors_.next()}};
@@ -94,7 +94,7 @@ class Attempt {
     if (is_held_up) last_mark_ += Clock::now() - before;
   }
 
-  // Passes on the remaining output after the session's end. A second signal ends this, too.
+  // After the session's end, passes on the remaining output. A second signal stops this.
   void pass_the_rest() {
     for (int round = 0; round < 2; ++round) {
       while (signals_.count() < 2) {
@@ -171,7 +171,8 @@ class Attempt {
     obeyed_ = count;
     if (is_first) {
       // mpirun passes SIGUSR1 on to all ranks, and gives them time. A rank that has not begun ends
-      // at once. If no step is known, wait a little: training may have begun without a mark so far.
+      // at once. If no step is known, wait a little: training may have begun, although no mark of
+      // a step has arrived.
       if (!report_.is_asked_to_end) session_.send(SIGUSR1);  // a second one would end it at once
       if (!report_.first_step) terminate_at_ = Clock::now() + kPatienceBeforeTraining;
       return;
@@ -179,7 +180,7 @@ class Attempt {
     terminate();
   }
 
-  // Asks only after the first step. If a run ended earlier, it would have done nothing.
+  // Asks only after the first step, because a run that ended earlier would have done nothing.
   void ask_caller() {
     if (!has_stepped_ || obeyed_ > 0 || report_.is_asked_to_end || said_end_) return;
     if (!request_.must_end || !request_.must_end()) return;

@@ -1,6 +1,6 @@
-// One run of dptrain under mpirun, from start to end. The run's output is passed on to this
-// program's output, without its marks (run_status.hpp). An AttemptReport holds what the marks said
-// and how the run ended.
+// One run of dptrain under mpirun, from start to end. The run's output, without its status marks
+// (run_status.hpp), is passed on to this program's output. An AttemptReport holds what the marks
+// said and how the run ended.
 #pragma once
 
 #include <chrono>
@@ -59,7 +59,8 @@ struct AttemptRequest {
 };
 
 // Throws Error(usage) if mpirun cannot be started. The first stop signal ends the run after its
-// current step (SIGUSR1), or at once if training has not begun; the second one ends it at once.
+// current step (SIGUSR1), or at once if training has not begun. The second signal ends the run at
+// once.
 [[nodiscard]] AttemptReport run_attempt(const AttemptRequest& request, StopSignals& signals);
 
 // "signal 9 (Killed)"

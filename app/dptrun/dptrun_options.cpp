@@ -127,8 +127,9 @@ bool is_program(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// "dptrain" is the program beside this one or, if there is none, the one in PATH. In a bundle, this
-// program is in libexec, and the commands that start the programs are in bin.
+// "dptrain" is the program in the folder "bin" beside this program's folder or, if there is none,
+// the program in PATH. In a bundle, this program is in libexec, and bin has the commands that start
+// the programs.
 std::string program_of(const std::string& word) {
   if (word.find('/') != std::string::npos) {
     if (is_program(word)) return word;

@@ -31,7 +31,7 @@ struct DptrunOptions {
 [[nodiscard]] std::string dptrun_help();
 
 // mpirun's command line for an attempt on these hosts. In a restart dptrain resumes from its newest
-// checkpoint. With fewer ranks than planned, the global batch stays that of all planned ranks.
+// checkpoint. With fewer ranks than planned, the global batch keeps its planned size.
 [[nodiscard]] std::vector<std::string> mpirun_words(const DptrunOptions& options,
                                                     const std::vector<RunHost>& hosts,
                                                     bool is_restart);

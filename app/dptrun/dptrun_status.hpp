@@ -1,9 +1,10 @@
 // The progress that a running dptrun shows to its user on the same host: `dptrun status`.
 //
 // Each dptrun keeps a small file of its own, named by its PID, in a folder that only its user can
-// access ($XDG_RUNTIME_DIR/dptrun, otherwise /tmp/dptrun-UID). It writes the whole file under
-// another name, renames it, and removes it at the end. Files of processes that have ended are
-// ignored and removed. If the folder cannot be used, there is no file, and the run goes on.
+// access ($XDG_RUNTIME_DIR/dptrun, otherwise /tmp/dptrun-UID). An update writes a new file under
+// another name and then renames it to the final name. At its end dptrun removes the file. Files of
+// processes that have ended are ignored and removed. If the folder cannot be used, there is no
+// file, and the run goes on.
 #pragma once
 
 #include <chrono>

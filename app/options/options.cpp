@@ -236,7 +236,8 @@ void Builder::resolve_dataset() {
   } else if (!is_given("dataset") || is_synthetic) {
     const std::string found =
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
-    // If the data set is unknown, other options decide, and the loader reports what is missing.
+    // If the data set in the folder is unknown and the user gave an option for image folders, it
+    // counts as an image folder. The loader reports what is missing.
     bool is_of_images = false;
     for_each_row([&](const OptionRow& row, const std::string& name) {
       is_of_images |= row.only_with.option == "dataset" && is_given(name);
@@ -316,8 +317,8 @@ void Builder::resolve_shares() {
 }
 
 void Builder::resolve_codec_defaults() {
-  // With a log row for every training step, the run can be repeated, and its report can show the
-  // bits per value.
+  // With "auto", every training step has a row in the log. From these rows the run can be repeated,
+  // and its report can show the bits per value.
   if (options_.compress.is_auto() && !is_given("log-steps")) options_.log_steps = 1;
   if (is_given("topology") || !context_.topology_for) return;
   const std::string_view topology = context_.topology_for(options_.compress.codec, context_.ranks);

@@ -70,7 +70,7 @@ struct Options {
   std::int64_t cutout = 0;              // pixels; 0: none
   std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
   // The next five apply to the data set folder.
-  std::int64_t image_size = 0;  // 0: by the images
+  std::int64_t image_size = 0;  // 0: from the images
   Crop crop = Crop::automatic;
   double validation_share = 0;  // 0: 0.1 if there are no test images
   std::int64_t split_seed = 0;
@@ -159,8 +159,9 @@ struct Options {
   // samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
 
-  // Whether shares follow measurements. Otherwise all shares stay equal: if ranks train alone, and
-  // if the batch changes during the run, because a measurement holds for one batch size.
+  // Whether shares follow measurements. Even with --shares auto, all shares stay equal if ranks
+  // train alone. They also stay equal if the batch changes during the run, because a measurement
+  // holds for one batch size.
   [[nodiscard]] bool measures_shares() const {
     return shares.is_auto() && exchange && !sync_every.has_rounds() &&
            batch_schedule.kind == BatchSchedule::Kind::fixed;
@@ -185,7 +186,7 @@ struct Options {
   // Name (without dashes) and resolved value of every option, in the table's order; the value is
   // empty if the option is not set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
-  // The options that differ from their defaults, some of which depend on the data set.
+  // The options that differ from their defaults. Some defaults depend on the data set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> changed() const;
 };
 
@@ -213,8 +214,8 @@ struct OptionContext {
 [[nodiscard]] Options parse_options(const std::vector<std::string>& arguments,
                                     const OptionContext& context);
 
-// The same from the text of a configuration file alone; `name` is for messages. The text of
-// config_text() gives equal options.
+// The same from the text of a configuration file alone; `name` is for messages. From the text of
+// config_text() it makes equal options.
 [[nodiscard]] Options parse_config_text(const std::string& text, const std::string& name,
                                         const OptionContext& context);
 

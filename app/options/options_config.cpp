@@ -69,8 +69,8 @@ std::vector<ConfigLine> parse_config_lines(const std::string& text, const std::s
 }
 
 std::string read_config_file(const std::string& path) {
-  // Far longer than any configuration. A longer file is another kind of file, or a device without
-  // an end.
+  // No configuration is this long. A longer file is another kind of file, or a device without an
+  // end.
   constexpr std::size_t kMostBytes = 1 << 20;
   return read_text_file("--config", path, kMostBytes, "a configuration");
 }

@@ -1,6 +1,6 @@
-// The form of the configuration file: INI lines "name = value" without sections. A line may be
-// empty or a comment that begins with # or ; and a # after a blank begins a comment, too. A value
-// in double quotes is taken literally. The text is UTF-8, with or without a byte-order mark.
+// The form of the configuration file: INI lines "name = value" without sections. Lines may be
+// empty. A comment begins with # or ; at the start of a line, or with # after a blank. A value in
+// double quotes is taken literally. The text is UTF-8, with or without a byte-order mark.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct ConfigLine {
 // A file's content; throws Error(usage) "--config FILE: ..." if it cannot be read.
 [[nodiscard]] std::string read_config_file(const std::string& path);
 
-// The value as such a line holds it: quoted if necessary.
+// The value as it stands in a configuration file, in quotes if necessary.
 [[nodiscard]] std::string config_value(const std::string& value);
 
 }  // namespace dp

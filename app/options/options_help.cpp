@@ -163,8 +163,8 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
       if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
-      // Skips a row that is at its own default. Without this check, the row would count as changed
-      // when another option gives it a use.
+      // Skips a row whose value is its own default. Without this check, a row would count as
+      // changed when another option gives it a use, because a row without a use has an empty value.
       if (preset.has_use && row.get() == preset.preset) continue;
       const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
       if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());

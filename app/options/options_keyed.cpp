@@ -106,8 +106,8 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
   row.implied_name = implied_name;
   if (implied_name.empty() && !row.has_more_keys) row.placeholder += "[:key=value,...]";
   row.keys = std::move(keys);
-  // A copy without the functions that are set below: with them it would refer to itself and never
-  // be freed.
+  // The copy is made before the functions below are set. With these functions it would refer to
+  // itself and never be freed.
   const auto shape = std::make_shared<OptionRow>(row);
   row.set = [shape, set = head.set](std::string_view text) {
     // Sets the name first, so that a wrong name is reported before keys that do not belong to it.
@@ -126,7 +126,7 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
     std::vector<std::string> changed;
     for (const OptionRow& key : shape->keys) {
       const std::string value = key.get();
-      // A key that has no use, because of another option, has no value.
+      // A key that has no use because of another option has an empty value. It is left out.
       if (!has_key(key, name) || value.empty() || value == key.preset) continue;
       changed.push_back(key.name + "=" + value);
     }

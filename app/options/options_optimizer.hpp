@@ -11,8 +11,8 @@ namespace dp {
 
 [[nodiscard]] std::vector<OptionRow> optimizer_rows(Options& options);
 
-// Gives the optimiser's own defaults to options that are not given, and refuses options that it
-// does not use.
+// Gives the optimiser's own defaults to options that are not given. Refuses options that the
+// optimiser does not use.
 void resolve_optimizer(Options& options, const LayerOf& layer_of);
 
 // The defaults of options that depend on options.optimizer.

@@ -86,7 +86,8 @@ OptionRow topologies_row(const OptionContext& context, std::vector<std::string>&
             const std::vector<std::string> names = split_at(text, '/');
             for (const std::string& name : names) {
               const bool is_known = std::ranges::find(known, name) != known.end();
-              // Without a context every name is accepted, because it was read before.
+              // A table without an OptionContext does not know the names. It accepts every name,
+              // because the value was checked before.
               if (!is_known && known.size() > 1) throw_error(ErrorKind::usage, "unknown");
             }
             field = names;

@@ -1,6 +1,6 @@
-// The keys of --plan, which choose the training steps whose cost is predicted. Each combination of
-// `ranks`, `batches` and `rates` gives a table. `sync`, `codecs` and `topologies` give the rows of
-// a table.
+// The keys of --plan, which choose the training steps whose cost is predicted. The plan prints one
+// table for each combination of `ranks`, `batches` and `rates` (bandwidths). The rows of a table
+// are the combinations of `sync`, `codecs` and `topologies`.
 #pragma once
 
 #include <cstdint>

@@ -84,9 +84,9 @@ std::string value_of(const auto& given, std::string_view name) {
   return found == given.end() ? std::string() : found->second;
 }
 
-// Appends to `base`, a value of `option`, the keys that replace removed options in `given`. Keys
-// that do not apply to `base` are left out. The removed option `wanted` counts even if it has no
-// value in `given`.
+// `base` is a value of `option`. Appends the keys that replace removed options in `given`, except
+// keys that do not apply to `base`. The removed option `wanted` is replaced even if it has no value
+// in `given`.
 std::string with_keys(std::string base, std::string_view option, const auto& given,
                       std::string_view wanted = "") {
   const std::string name = name_of_keyed(base);

@@ -17,9 +17,10 @@ using NamedValues = std::vector<std::pair<std::string, std::string>>;
 // Whether an option of that name was removed.
 [[nodiscard]] bool is_removed(std::string_view name);
 
-// Throws Error(usage) for the first removed option in `given`. The message has the whole
-// replacement, which also contains the other given options that it replaces: "--lr-gamma 0.2: write
-// --lr-schedule step:gamma=0.2". Other options are ignored.
+// Throws Error(usage) for the first removed option in `given`. The message says what to write
+// instead: "--lr-gamma 0.2: write --lr-schedule step:gamma=0.2". This text also includes the other
+// given options that have become keys of the same option. Options that were not removed are
+// ignored.
 void refuse_removed(const NamedValues& given);
 
 // Translates the resolved options of an earlier version to today's names.

@@ -20,9 +20,9 @@
 
 namespace dp {
 
-// The condition under which an option has a use: another option has one of certain values. An
-// option without a use has no value. If it is given nevertheless, it is refused, unless the other
-// option comes from a higher layer (Builder in options.cpp).
+// The condition under which an option has a use: another option has one of certain values. If the
+// condition is not met, the option has no value. If it is given nevertheless, it is refused, unless
+// the other option comes from a higher layer (Builder in options.cpp).
 struct OnlyWith {
   std::string option = {};               // without dashes; empty: the option always counts
   std::vector<std::string> values = {};  // names, if that option has keys; empty: all but `others`
@@ -41,16 +41,16 @@ struct OptionRow {
   std::string synthetic_default = {};
   // The default as --help shows it; empty: the field's value.
   std::string shown_default = {};
-  // Whether it is a setting, which configuration files and the log contain. Other options concern
-  // only this call of the program (--help, --config).
+  // Whether the option is a setting. Configuration files and the log contain only settings. Options
+  // that are not settings concern only this call of the program (--help, --config).
   bool is_setting = true;
   OnlyWith only_with = {};
   // For an option with keys (options_keyed.hpp): its keys, and the name if only keys are given.
   std::vector<OptionRow> keys = {};
   std::string implied_name = {};
-  // Keys that are not in `keys` are left to the parser of the name.
+  // True: keys that are not in `keys` are passed on to the parser of the name.
   bool has_more_keys = false;
-  // Without a value the option has the value "on".
+  // True: the option may stand without a value and then has the value "on".
   bool has_optional_value = false;
   // The default of a key. For an option with a condition, bind_conditions() puts the field's value
   // here.

@@ -7,7 +7,8 @@
 
 namespace dp {
 
-// Rows bound to the fields of `options`, which outlives them and stays where it is.
+// Returns rows that are bound to the fields of `options`. This object must outlive the rows and
+// must not be moved.
 [[nodiscard]] OptionTable option_table(const OptionContext& context, Options& options);
 
 }  // namespace dp

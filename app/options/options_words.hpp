@@ -1,8 +1,8 @@
 // Splits the words of a command line into options and their values.
 //
-// Boost.Program_options splits the words ("--name value", "--name=value", flags); their meaning,
-// and every message, is ours. Abbreviations are not accepted: an option that is added later must
-// not change the meaning of a script.
+// Boost.Program_options splits the words ("--name value", "--name=value", flags). The code here
+// decides what they mean, and writes every message. Abbreviations are not accepted: an option that
+// is added later must not change the meaning of a script.
 //
 // Every mistake is Error(usage) with one sentence: unknown and repeated options, with the nearest
 // name; values that are missing, empty or contain control characters; words that belong to no
@@ -41,8 +41,8 @@ struct CommandLine {
   std::span<const RemovedOption> removed = {};
 
   [[nodiscard]] GivenWords split(const std::vector<std::string>& arguments) const;
-  // "did you mean --epochs?" with the nearest option's name, or a pointer to --help; for a removed
-  // option, its replacement.
+  // "did you mean --epochs?" with the nearest option's name, or the advice to see --help. For a
+  // removed option, the text names its replacement.
   [[nodiscard]] std::string did_you_mean(std::string_view word, std::string_view dashes) const;
 
  private:

@@ -3,14 +3,15 @@
 //   off               no rounds: gradients are exchanged at every step
 //   H[:key=value,...] rounds of H steps: each rank trains alone, and then all ranks exchange the
 //                     changes of their parameters (round_sync.hpp)
-//     from=E          rounds begin with epoch E, counted from 1; before it, gradients are exchanged
-//                     at every step (post-local SGD, Lin et al. 2020)
+//     from=E          rounds begin with epoch E, counted from 1; in earlier epochs, gradients are
+//                     exchanged at every step (post-local SGD, Lin et al. 2020)
 //
-//   auto[:key=value,...]  gradients are exchanged at every step until an epoch waits for the
-//                     exchange for more than a tenth of its computing time. From the next epoch on
-//                     there are rounds of H steps, and an exchange runs behind H - 1 steps of the
-//                     next round. H is the smallest number with which waiting takes at most a tenth
-//                     of the computing time (chosen_steps), within the limit of `max`.
+//   auto[:key=value,...]  gradients are exchanged at every step until, in some epoch, waiting for
+//                     the exchange takes more than a tenth of the computing time. From the next
+//                     epoch on there are rounds of H steps, and an exchange runs while the first
+//                     H - 1 steps of the next round are computed. H is the smallest number, at most
+//                     `max`, with which waiting takes at most a tenth of the computing time
+//                     (chosen_steps).
 //     max=N           the largest H that may be chosen; 64 if it is not given
 //
 // The last round of an epoch ends with the epoch, even if it is shorter.
@@ -51,7 +52,7 @@ struct EpochOfRounds {
 
 // The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes at most
 //     exchange_s = exposed_s + (steps > 1 ? (steps - 1) x compute_s : backward_s)
-// and hides behind H - 1 steps. H is the smallest number with
+// and runs during the first H - 1 steps of the next round. H is the smallest number with
 //     exchange_s <= (H - 1) x compute_s + kShareOfWaiting x H x compute_s
 // H is 1 if gradients were exchanged at every step with exposed_s <= kShareOfWaiting x compute_s.
 // Rounds of up to 10 steps never become shorter if their exchange hides, because the duration of

@@ -1,7 +1,8 @@
-// Turns a rank's measurements into the costs of an epoch and the rows of the log. The reducer's
-// costs are added up in comm_ (add). end_epoch() makes a RankRecord of this rank's sums and gathers
-// the records of all ranks; rank 0 makes the rows of the epoch, its ranks, buckets and tensors from
-// them. share_epoch() and list_state() keep rows and sums for a resumed run.
+// Turns a rank's measurements into the costs of an epoch and the rows of the log. add() adds up the
+// reducer's costs in comm_. end_epoch() makes a RankRecord of this rank's sums and gathers the
+// records of all ranks. From these records rank 0 makes the rows of the log: of the epoch, of each
+// rank, of each bucket and of each tensor. share_epoch() and list_state() keep rows and sums for a
+// resumed run.
 #include "app/output/epoch_account.hpp"
 
 #include <fmt/format.h>
@@ -261,8 +262,8 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
-    // Includes the bytes of the two gatherings below. The bytes of the sample for the sums' error
-    // have their own column.
+    // `now` includes the bytes of the two gatherings below. The bytes of the sample for the sums'
+    // error are subtracted, because they have their own column.
     const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
                               comm.gather_cost(comm_.buckets.size() * sizeof(CommCost));
     count_control_bytes(now);
@@ -354,7 +355,7 @@ StepProgress EpochAccount::live_step(const EpochTally& tally) const {
   const double elapsed_s = tally.times.step();
   const auto done = static_cast<double>(tally.steps);
   const double step_s = per_second(elapsed_s, done);
-  // An evaluation is expected to take as long as the last one.
+  // Assumes that an evaluation will take as long as the last one.
   const double eval_s = epochs_.empty() ? 0.0 : epochs_.back().times.eval_s;
   const auto epochs = static_cast<std::size_t>(o.epochs);
   const double epochs_left = static_cast<double>(epochs - tally.epoch);

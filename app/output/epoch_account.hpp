@@ -35,7 +35,7 @@ class EpochAccount {
   [[nodiscard]] std::optional<EpochRows> end_epoch(const EpochTally& tally, double epoch_s,
                                                    const EvaluationResult& result, double eval_s);
   // Collective. Only rank 0 makes an epoch's row and has the log. In a run with checkpoints, this
-  // gives the row to the other ranks, too, in case rank 0's disk is lost.
+  // function gives the row to the other ranks, too, in case rank 0's disk is lost.
   void share_epoch();
   // Collective, after collect().
   void list_state(StateVisitor& visitor);
@@ -63,7 +63,7 @@ class EpochAccount {
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes comm_;  // of the running epoch
   bool has_asked_ = false;
-  // The communicator's byte count at the last reading, and the running epoch's part of it.
+  // The communicator's byte count at the last reading, and the bytes of the running epoch.
   std::uint64_t counted_control_bytes_ = 0, control_bytes_ = 0;
   std::optional<double> counted_wire_bytes_;  // the same for the connections
   double wire_bytes_ = 0.0;

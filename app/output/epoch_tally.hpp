@@ -26,8 +26,8 @@ struct EpochTally {
   double earlier_s = 0;      // the epoch's time before the run was resumed
   double learning_rate = 0;  // of the last step
   RateReport rate = {};      // of the last step
-  // The sum of the bits per value over the steps whose codec had a rate, and the number of these
-  // steps.
+  // The sum of rate.mean_bits() (bits per value) over the steps in which it is finite, and the
+  // number of these steps.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;      // by all ranks together, or by this rank alone
@@ -41,11 +41,12 @@ struct EpochTally {
   std::size_t global_batch = 0, steps_of_epoch = 0;
   std::vector<DeliveryGaps::Gap> gaps = {};  // filled when the epoch is over
 
-  // NaN if no codec had a rate.
+  // NaN if the bits per value were not finite in any step.
   [[nodiscard]] double bits_per_value() const {
     return rated_steps == 0 ? RateReport::kNothing : bits_sum / static_cast<double>(rated_steps);
   }
-  // `judged` is `replicated` if all ranks skip the same steps.
+  // `judged` tells how the counts of skipped steps are stored: `replicated` if all ranks skip the
+  // same steps.
   void list_state(StateVisitor& visitor, StateShare judged = StateShare::replicated);
 };
 

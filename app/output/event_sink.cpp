@@ -30,7 +30,7 @@ EventSink::EventSink(const RunDescription& run, MissingFiles& missing)
   const Options& o = *run.options;
   const StopNotice::Hold hold;
   if (o.resume) {
-    // Without a checkpoint all steps are done again.
+    // Without a checkpoint the run does all steps again, from the first one.
     const std::uint64_t done = run.resume != nullptr ? run.resume->checkpoint.step : 0;
     file_.add_start(static_cast<std::int64_t>(done) + 1);
   }

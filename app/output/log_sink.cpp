@@ -140,9 +140,9 @@ void LogSink::keep_earlier(const std::string& path) const {
   }
 }
 
-// Writes the nominal properties of the link. Its bandwidth is known if --throttle or the lab limits
-// it; the lab passes its settings to the hosts in environment variables. If both limit the
-// bandwidth, the lower limit counts.
+// Writes the nominal properties of the link. Its bandwidth is known if --throttle or the lab of
+// simulated hosts (experiments/dplab) limits it. The lab passes its settings to the hosts in
+// environment variables. If both limit the bandwidth, the lower limit counts.
 void LogSink::write_nominal_link() {
   double rate = std::numeric_limits<double>::infinity();
   for (const auto& [variable, attribute] :
@@ -211,7 +211,7 @@ void LogSink::epoch_rows(const EpochRows& rows) {
     buckets[b].topology = static_cast<std::int64_t>(
         index_in(lists_.topology_names, run_.topology_of(run_.buckets[b])));
   }
-  // A warm-up uses codecs of its own, which may be new in the list.
+  // Codecs may be new to the list, because a warm-up uses codecs of its own.
   if (lists_.codec_names.size() > names) log_.set_list("codec_names", lists_.codec_names);
   log_.append(std::span<const BucketRow>(buckets));
   if (!rows.tensors.empty()) {

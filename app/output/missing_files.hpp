@@ -15,8 +15,8 @@ class MissingFiles {
   explicit MissingFiles(RunSink& console) : console_(console) {}
 
   // Notes that `what` cannot be written, because of `why`. Warns, unless `what` is missing already,
-  // for whatever reason. `state` is called at the end and returns what the file lacks. A null
-  // `state` means that the whole file is missing.
+  // for this or another reason. `state` is called at the end and returns what the file lacks. A
+  // null `state` means that the whole file is missing.
   void note_missing(const std::string& what, const std::string& why,
                     const std::string& outlook = "training goes on without it",
                     std::function<std::string()> state = nullptr);

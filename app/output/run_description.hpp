@@ -1,5 +1,5 @@
-// The parts of a run that reports use. All of them outlive the recorder (recorder.hpp), unless
-// stated otherwise.
+// The parts of a run that are needed for reports. All of them outlive the recorder (recorder.hpp),
+// unless stated otherwise.
 #pragma once
 
 #include <cstddef>

@@ -91,9 +91,9 @@ class RunSink {
   virtual void checkpoint(std::uint64_t /*step*/, const std::string& /*folder*/) {}
   // An evaluation that belongs to no epoch.
   virtual void evaluation(const EvaluationEnd&) {}
-  // No training step follows. close() completes the files, and training_end() then reports the
-  // results. A stopped run is not complete. After a run that has trained nothing, TrainingEnd has
-  // no epochs.
+  // No training step follows. close() completes the files; `is_complete` is false for a stopped
+  // run. training_end() then reports the results. After a run that has trained nothing, TrainingEnd
+  // has no epochs.
   virtual void close(bool /*is_complete*/) {}
   virtual void training_end(const TrainingEnd&) {}
   // The last event: how the program ends, and its message if it ends with an error.

@@ -18,8 +18,8 @@ constexpr std::size_t kMostExchangeSlices = 1u << 20;
 
 }  // namespace
 
-// Rank 0's file; empty on the other ranks. It keeps the first write error and drops everything
-// later, because all ranks gather to the end even if the file fails.
+// Rank 0's file; empty on the other ranks. After a write error it keeps the message and ignores
+// further slices. The ranks still gather all slices, because only rank 0 knows of the error.
 class RunTrace::Target {
  public:
   template <class Work>

@@ -2,9 +2,10 @@
 // steps, on one clock.
 //
 // Every rank records its slices in two tracks, one for the training loop and one for the reducer's
-// thread, in memory that it allocates at the start. Its clock is compared with rank 0's before the
-// epoch in which the trace begins, and after the last traced step (comm/mpi/clock_offset.hpp). Then
-// rank 0 gathers the slices, one chunk of all ranks at a time, and writes them.
+// thread, in memory that it allocates at the start. Each rank's clock is compared with rank 0's
+// clock before the epoch in which the trace begins, and after the last traced step
+// (comm/mpi/clock_offset.hpp). Then rank 0 gathers the slices, one chunk of all ranks at a time,
+// and writes them.
 //
 // On a CPU the loop's track shows the forward and backward pass of every layer. On a GPU both
 // passes are one graph, and the host does not see its operations. The track then has only the parts

@@ -134,8 +134,8 @@ void RunWarnings::note_images(const std::vector<std::string>& notes) {
 
 void RunWarnings::note_rate(const EpochTally& tally) {
   if (limits_ && !has_met_floor_ && tally.has_exchanged) {
-    // Waits for several clashes in a row. After the first exchanges the link is not known yet, and
-    // a busy machine may hang on single steps.
+    // Warns only after several clashes in a row, because a single one may be an accident: after the
+    // first exchanges the link is not known yet, and a busy machine may hang on single steps.
     constexpr int kClashes = 10;
     clashes_ = tally.rate.wished_bits < limits_->least_bits ? clashes_ + 1 : 0;
     has_met_floor_ = clashes_ >= kClashes;

@@ -35,7 +35,8 @@ class RunWarnings {
   void note_skipped_by_others(std::size_t epoch, std::span<const std::int64_t> steps);
   // The sum of a round was not finite. All ranks undo the round.
   void note_lost_round(std::uint64_t global_step, const std::string& where);
-  // Warns if the loss has grown far above an earlier one, or is far above the loss of guessing.
+  // Warns if the loss has grown far above an earlier one, or is far above the loss of random
+  // guessing.
   void note_loss(const EpochRow& row);
   // Warns of images that were replaced. Only the first few are named.
   void note_images(const std::vector<std::string>& notes);

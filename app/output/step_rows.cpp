@@ -39,9 +39,9 @@ void StepRows::end(const CommCost& comm) {
 
 std::vector<StepRow> StepRows::gather(Reducer& reducer) {
   if (rows_.empty()) return {};
-  // The next rows are gathered a second later. If gathering would then take more than a hundredth
-  // of the time, they are gathered less often. All ranks compute the same number of rows, because
-  // all have the same sums. A single rank has nothing to wait for.
+  // The next rows are gathered after a second, or later if gathering would take more than a
+  // hundredth of the time. All ranks compute the same number of rows, because they use the same
+  // sums. With a single rank the number stays as it is, because gathering does not wait.
   constexpr double kEvery_s = 1.0, kShare = 0.01;
   constexpr double kMostRows = 1000.0;
   double time_s = 0.0;

@@ -1,7 +1,7 @@
-// The rows of --log-steps. A row begins after its step, and ends when the costs of the step's
-// exchange are known. That is after the next step has begun. Ended rows wait until their losses are
-// summed over the ranks. This happens about once a second, or less often if it takes more than 10
-// ms, because it holds up training for several latencies of the link.
+// The rows of --log-steps. A row begins after its step. It ends when the costs of the step's
+// exchange are known, which is after the next step has begun. Ended rows wait until their losses
+// are summed over the ranks. Summing holds up training for several latencies of the link. It is
+// therefore done about once a second, or less often if it takes more than 10 ms.
 #pragma once
 
 #include <cstddef>

@@ -40,9 +40,9 @@ struct LoopTimes {
     return sum;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
-  // These times as parts of whole_s seconds, in which ranks exchanged for comm_s. Time that no part
-  // has measured counts as `other`. The wait for threads to wake up, after the last bucket has
-  // arrived, also counts as `other`; so exposed_comm never exceeds comm_s.
+  // Returns these times as parts of a period of whole_s seconds, in which exchanges took comm_s.
+  // `other` gets the time that no part has measured. It also gets the time that threads take to
+  // wake up after the last bucket has arrived; so exposed_comm never exceeds comm_s.
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
     LoopTimes parts = *this;
     parts.exposed_comm = std::min(exposed_comm, comm_s);

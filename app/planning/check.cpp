@@ -146,8 +146,9 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
   }
 }
 
-// The memory that a whole run needs: activations, what rounds keep, a copy of the state for a
-// checkpoint, and for each weight its value, gradient, optimiser state, averages and residual.
+// The memory that a whole run needs: activations, the copies of parameters that rounds keep, and a
+// copy of the state for a checkpoint. For each weight it also needs the value, gradient, optimiser
+// state, averages and residual.
 double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double weights = static_cast<double>(run.replica->network().parameters().size());
   const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
@@ -159,7 +160,7 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
       (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? of_optimizer : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   // Rounds keep the common parameters, the outer momentum, and a copy of the residual while an
-  // exchange runs. With a delay they also keep the parameters that were sent, and a memory for the
+  // exchange runs. With a delay they also keep the parameters that were sent, and a buffer for the
   // exchange.
   const bool has_rounds = options.sync_every.has_rounds();
   const bool has_delay = options.sync_delay > 0 || options.sync_every.is_auto();

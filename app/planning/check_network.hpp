@@ -16,20 +16,20 @@ namespace dp {
 struct HostPair {
   int first_rank = 0, second_rank = 0;  // the lowest ranks of the two hosts
   LinkProbe to_first, to_second;
-  // On rank 0: the interface and address through which the first host sends to the second one, and
-  // those through which the second host sends back.
+  // On rank 0: the interface and address through which the first host sends to the second one
+  // (`there`), and through which the second host sends back (`back`).
   std::string there = {}, back = {};
 };
 
-// Collective. Probes every pair of hosts. In a round, each host belongs to one pair, and all pairs
-// are probed at the same time. H hosts need H - 1 rounds, of about half a second each. All ranks
-// get the same list, but only rank 0 gets the routes.
+// Collective. Probes every pair of hosts. The pairs are spread over rounds of about half a second.
+// In a round, each host belongs to one pair, and all pairs are probed at the same time. H hosts
+// need H - 1 rounds. All ranks get the same list, but only rank 0 gets the routes.
 [[nodiscard]] std::vector<HostPair> probe_hosts(Communicator& comm);
 
-// The port of each host. A port's bandwidth is that of the ring's slowest link. If the host has a
-// clearly faster link to another host, the port has the bandwidth of that link instead. If there is
-// only one host, the bandwidth is the one between its ranks. hosts: each rank's host as a number
-// from 0.
+// Returns the network port of each host. A port has the bandwidth of the ring's slowest link. If
+// the host has a clearly faster link to another host, the port has the bandwidth of that link
+// instead. If there is only one host, the port has the bandwidth between the ranks of that host.
+// hosts: each rank's host as a number from 0.
 [[nodiscard]] NetworkPorts ports_of(const LinkProbe& ring, std::span<const HostPair> pairs,
                                     std::span<const int> hosts);
 // Collective. Returns the ports of the hosts. If the ring's links differ, it first measures the

@@ -42,8 +42,8 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
 }
 
 // Returns the step size of the quantiser with which a codec sends as many bits per value as its
-// `bits=` asks for, or 0 if the codec chooses its own. bytes(step) returns the bytes that the
-// values take with that step size.
+// `bits=` asks for. Returns 0 if the codec chooses its own step size. bytes(step) returns the bytes
+// that the values take with this step size.
 template <class F>
 float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
@@ -100,8 +100,9 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
     decode_s.push_back(decode);
   }
   const double floats = static_cast<double>(values.size());
-  // Over many training steps, a codec with `bits=` sends this many bits per value in the mean, even
-  // if this gradient takes more or fewer.
+  // Over many training steps, a codec with `bits=` sends this many bits per value on average, even
+  // if this gradient takes more or fewer. The average is therefore used instead of the measured
+  // bytes.
   if (step > 0.0f) bytes = codec->spec().number("bits") / 8.0 * floats;
   return {.encode_s = median(encode_s) / floats,
           .decode_s = median(decode_s) / floats,
@@ -213,8 +214,9 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
   }
   const auto codec = make_codec(spec);
   std::vector<std::byte> payload(codec->max_payload_bytes(kPart));
-  // After many training steps, a residual lies anywhere between two quantised values. Then small
-  // gradients take bytes, too, because what is dropped in each training step adds up.
+  // The residual is random, as it is after many training steps: anywhere between two quantised
+  // values. With such a residual, small gradients take bytes, too, because dropped values add up
+  // until they are sent.
   std::vector<float> residual(samples.size());
   const CounterRng places(1, RandomStream::byte_shares);
   std::vector<double> bytes(parts);
@@ -226,8 +228,8 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
     for (std::size_t i = 0; i < residual.size(); ++i) {
       residual[i] = step * static_cast<float>(places.uniform(i) - 0.5);
     }
-    // The head of a payload is subtracted, because it counts for less in a segment of the usual
-    // size. The difference may be below 0, because zeros take fewer bytes than this head.
+    // A payload's head is subtracted, because in a run, segments are larger and their heads matter
+    // less. The difference may be below 0, because zeros take fewer bytes than `head`.
     const double head = payload_bytes(std::vector<float>(kPart, step / 8), nullptr, step);
     for (std::size_t i = 0; i < parts; ++i) {
       float* const rest = spec.feedback ? residual.data() + kPart * i : nullptr;

@@ -21,7 +21,7 @@ struct CodecFigures {
   // end.
   double first_s = 0.0, second_s = 0.0, deliver_s = 0.0;
 
-  // The figures on a processor that is faster by the factor `times`.
+  // The figures on a processor that is `times` times as fast.
   [[nodiscard]] CodecFigures over(double times) const;
 };
 
@@ -49,9 +49,9 @@ class ByteShares {
   double part_ = 1.0;           // floats
 };
 
-// Measures the byte shares in the gradient's matrices for the spec's mean bits. It looks at no more
-// than 64 x 4,096 values, evenly spread, which takes some hundredths of a second. Returns even
-// shares if there are fewer than 4,096 values, all are zero, or some are not finite.
+// Measures the byte shares in the gradient's matrices for the spec's mean bits per value. It reads
+// no more than 64 x 4,096 values, evenly spread, which takes some hundredths of a second. Returns
+// even shares if there are fewer than 4,096 values, all are zero, or some are not finite.
 [[nodiscard]] ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gradient,
                                              std::span<const TensorSlot> tensors);
 
@@ -61,8 +61,8 @@ class ByteShares {
                                          std::span<const TensorSlot> tensors,
                                          std::size_t segment_bytes);
 
-// Describes a bucket and its codec, which has these figures, for the simulation. `exact` are the
-// figures of the codec "none". Only codecs with `bits=` use `shares`.
+// Describes a bucket for the simulation. `figures` are the figures of the bucket's codec, and
+// `exact` those of the codec "none". Only codecs with `bits=` use `shares`.
 [[nodiscard]] SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figures,
                                                const CodecFigures& exact, std::size_t segment_bytes,
                                                const ByteShares& shares = {});

@@ -35,7 +35,8 @@
 namespace dp {
 namespace {
 
-// The codec of "auto" without its limits, for the line `rate:`. Small tensors have another codec.
+// The codec that "auto" uses for large tensors, without the limits of "auto". It is for the line
+// `rate:`.
 CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; }
 
 Options rehearsal_options(const Options& options) {
@@ -199,7 +200,8 @@ struct TrainingImages {
   std::vector<std::string> layers;  // norms_of_single_values()
 };
 
-// Throws or warns as the run with these options would.
+// Checks these options for layers that would normalise single values. Throws or warns as a run with
+// these options would.
 void report_single_values(const Options& options, const TrainingImages& images,
                           const Communicator& comm) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -214,7 +216,8 @@ void report_single_values(const Options& options, const TrainingImages& images,
   if (comm.rank() == 0) std::fprintf(stderr, "dptrain: %s\n", found->text.c_str());
 }
 
-// The text for a planned run with another number of ranks or images, where it is only a note.
+// The same for a planned run with another number of ranks or images. Returns a text to print as a
+// note, even if that run would end with an error.
 std::string note_single_values(const Options& options, const TrainingImages& images,
                                std::int64_t ranks, std::int64_t batch) {
   Options planned = options;
@@ -293,7 +296,8 @@ void print_plans(const Options& options, const Calibration& calibration, const S
         }
         rows.insert(rows.end(), chosen.begin(), chosen.end());
         rank_rows(rows);
-        // In rounds nothing hides behind backward.
+        // The line `rate:` is for an exchange at every step, because in rounds no exchange runs
+        // behind backward.
         if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
           StepChoice choice =
               choice_for(options, calibration, network, "direct", rated_choice(), 1);
@@ -344,7 +348,8 @@ void plan_run(const Options& options, Communicator& comm) {
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.machine.share.cores_per_rank;
     facts = gather_share_facts(run);
-    // The codecs of buckets are collected, because small tensors may have another codec.
+    // Collects the codecs of all buckets, because small tensors may have another codec than large
+    // ones.
     std::vector<CodecSpec> codecs = {CodecSpec::exact()};
     std::vector<CompressChoice> choices = codecs_of(options);
     choices.push_back(rated_choice());

@@ -1,9 +1,9 @@
 // dptrain --plan: predicts the time of a step with other codecs, topologies, numbers of ranks,
 // batches and links, and ranks the choices by time and bytes (plan_table.hpp).
 //
-// It computes a few steps of this run on the ranks that were started, measures the codecs on their
-// gradient and the links between hosts, and simulates the rest (prediction.hpp). Nothing is trained
-// and nothing is written.
+// It computes a few steps of this run on the ranks that were started. It measures the codecs on the
+// gradient of these steps, measures the links between hosts, and simulates the rest
+// (prediction.hpp). Nothing is trained and nothing is written.
 #pragma once
 
 #include "app/options/options.hpp"

@@ -18,7 +18,7 @@
 namespace dp {
 namespace {
 
-// With more ranks, the topology "grid" may be faster than "direct".
+// With more ranks than this, the topology "grid" may be faster than "direct".
 constexpr std::size_t kSomeRanks = 8;
 
 }  // namespace

@@ -13,8 +13,8 @@
 
 namespace dp {
 
-// The codecs of the table, each once: those of codecs=. Without it, they are all codecs that the
-// run's optimiser allows, "auto", and the run's own codec.
+// The codecs of the table, each once. The user names them with codecs=. Without codecs=, they are
+// all codecs that the run's optimiser allows, "auto", and the run's own codec.
 [[nodiscard]] std::vector<CompressChoice> codecs_of(const Options& options);
 // The topologies of topologies= or, without it, those that suit the number of ranks.
 [[nodiscard]] std::vector<std::string> topologies_of(const Options& options, std::size_t ranks);
@@ -38,7 +38,7 @@ namespace dp {
                                                       const ShareFacts& facts, std::size_t ranks,
                                                       std::size_t global_batch, double factor);
 // The part of each bucket that each rank owns with the topology "direct", from the bandwidths of
-// the ranks' links. Empty: all parts are alike, or the bandwidths of single ranks were not
+// the ranks' links. Empty: all parts have the same size, or the bandwidths of single ranks were not
 // measured.
 [[nodiscard]] std::vector<std::uint32_t> planned_owners(const Options& options,
                                                         std::vector<double> own_bytes_per_s);

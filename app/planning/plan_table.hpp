@@ -32,12 +32,15 @@ void rank_rows(std::vector<PlanRow>& rows);
 
 [[nodiscard]] TextTable table_of(const std::vector<PlanRow>& rows);
 
-// Names two rows of a ranked table, which needs at least one row. The first is the quickest among
-// the rows with the shortest rounds; longer ones are not considered, because rounds change the
-// training. The second drops the least of the gradient: it has the same topology and rounds, and
-// sends the most bytes among the rows that take at most kNearQuickest times as long. If the
-// quickest row still waits for the network, the text suggests what would help, and names a clearly
-// quicker row with longer rounds.
+// Names two rows of a ranked table, which needs at least one row.
+//
+// The first row is the quickest among the rows with the shortest rounds. Rows with longer rounds
+// are not considered, because rounds change the training. The second row drops less of the
+// gradient: it has the same topology and rounds, and takes at most kNearQuickest times as long.
+// Among such rows it is the one that sends the most bytes.
+//
+// If the quickest row still waits for the network, the text suggests what would help, and names a
+// clearly quicker row with longer rounds.
 inline constexpr double kNearQuickest = 1.05;
 [[nodiscard]] std::string quickest_text(const std::vector<PlanRow>& rows);
 

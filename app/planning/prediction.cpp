@@ -1,8 +1,11 @@
-// forecast_at() predicts a step at given bits. It scales each rank's computation from rehearsed
-// steps (times_of), and interpolates the costs of codecs between measured bits (figures_at). With
-// these and with the bandwidths of the hosts' ports, it simulates the exchange (simulate_steps).
-// predict_step() first finds the bits. With "auto", they are those that hide behind backward
-// (hidden_budget); other codecs with bits= spend them by the run's plan.
+// forecast_at() predicts a step with a given number of bits per value. It scales each rank's
+// computation from rehearsed steps (times_of), and interpolates the costs of codecs between
+// measured bits (figures_at). From these costs and the bandwidths of the hosts' ports, it simulates
+// the exchange (simulate_steps).
+//
+// predict_step() first finds the bits per value. With "auto", they are the bits whose exchange
+// hides behind backward (hidden_budget). Other codecs with bits= distribute their bits over the run
+// by a plan.
 #include "app/planning/prediction.hpp"
 
 #include <algorithm>
@@ -41,7 +44,7 @@ CodecFigures mean_of(const std::vector<CodecFigures>& all) {
   return mean;
 }
 
-// The rank's computing time, divided by that of the measured step.
+// The rank's computing time in a step, divided by its time in the measured step.
 double factor_of(const StepChoice& choice, std::size_t rank) {
   if (choice.image_factors.empty()) return choice.batch_factor;
   const StepModel model = StepModel::guess(1.0, 1.0);
@@ -208,8 +211,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
   setup.shared_cores = calibration.shared_cores;
-  // Only the last steps are simulated, and fewer if there are many ranks, because simulating one
-  // rank's step takes some ten milliseconds.
+  // Simulating one rank's step takes about ten milliseconds. Only the last steps are therefore
+  // simulated, and fewer if there are many ranks.
   constexpr std::size_t kMostRankSteps = 40;
   const std::size_t count =
       std::clamp<std::size_t>(kMostRankSteps / choice.hosts.size(), 1, calibration.steps.size());
@@ -427,7 +430,7 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
   // every step.
   if (plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1) {
     choice.round_delay = static_cast<double>(plan.options.sync_delay);
-    // The last round of an epoch may be shorter.
+    // The last round of an epoch may be shorter, so the mean number of steps in a round counts.
     const std::size_t steps = images.steps(), length = plan.rounds.steps;
     choice.round_steps =
         static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);

@@ -67,8 +67,8 @@ struct StepChoice {
   std::size_t buckets_in_flight = ReducerOptions().buckets_in_flight;
   bool overlaps = true;
   double batch_factor = 1.0;  // images of a step, divided by those of the measured step
-  // For each rank, its images divided by the ranks' mean; empty: 1 for every rank. A part of a
-  // step's time is fixed and does not shrink with the images (StepModel::guess).
+  // For each rank, its images divided by the ranks' mean; empty: 1 for every rank. A step's time is
+  // not proportional to this factor, because a part of the time is fixed (StepModel::guess).
   std::vector<double> image_factors = {};
   std::vector<std::uint32_t> owner_weights = {};  // for "direct", by rank (owner_weights.hpp)
   // The steps between two exchanges; 0: an exchange at every step. In rounds nothing is sent while
@@ -77,22 +77,25 @@ struct StepChoice {
   double round_delay = 0.0;  // the steps of the next round that run during a round's exchange
 };
 
-// The bits per value that hide behind backward on every rank, as AutoRate finds them in a run.
+// The bits per value whose exchange hides behind backward on every rank, as AutoRate finds them in
+// a run.
 [[nodiscard]] RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choice);
 
 struct Prediction {
   StepForecast step;
   // The bits per value of codecs with bits=; NaN for other codecs. With "auto", they are the bits
-  // that hide behind backward, within the limits. Otherwise they are the mean over the run.
+  // whose exchange hides behind backward, within the limits. Without "auto", they are the mean over
+  // the run.
   double bits = RateReport::kNothing;
 };
 
 // Asserts that the codecs of all buckets were measured.
 //
-// With "auto", the prediction is for a step after the first few training steps, when the bits have
-// settled at what hides behind backward. Without "auto", a codec with bits= spends its bits by the
-// run's plan (planned_bits in comm/rate/rate_control.hpp). The prediction is then a mean over the
-// run, for which the first quarter, the second quarter and the second half are predicted.
+// With "auto", the prediction is for a step after the first few training steps. By then the bits
+// have settled at the number whose exchange hides behind backward. Without "auto", a codec with
+// bits= distributes its bits over the run by a plan (planned_bits in comm/rate/rate_control.hpp).
+// The prediction is then a mean over the run: its first quarter, its second quarter and its second
+// half are predicted separately.
 [[nodiscard]] Prediction predict_step(const Calibration& calibration, const StepChoice& choice);
 // The codec that sends values with this many bits: the dense form with exactly these bits, if there
 // is one, and otherwise the same codec with these bits.
@@ -104,9 +107,9 @@ struct Prediction {
 [[nodiscard]] std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
                                        const StepForecast& forecast, std::size_t most);
 
-// Whether a run's own steps can be predicted. This needs a measured link, no layer that gathers
-// values of all ranks (--sync-bn), and no more than kMostPredictedRanks ranks, because more take
-// long to simulate. All ranks get the same answer.
+// Whether a run's own steps can be predicted. This needs a measured link and no layer that gathers
+// values of all ranks (--sync-bn). There may be no more than kMostPredictedRanks ranks, because
+// simulating more ranks takes long. All ranks get the same answer.
 inline constexpr std::size_t kMostPredictedRanks = 32;
 [[nodiscard]] bool can_predict(const RunPlan& plan);
 
@@ -115,8 +118,8 @@ inline constexpr std::size_t kMostPredictedRanks = 32;
 [[nodiscard]] Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share,
                                        Replica& replica, Loader& images);
 
-// Collective, after rehearse_run(). Predicts the steps of the run with its codec, after a warm-up
-// of the codec. With --sync-every auto, the prediction holds until rounds are chosen. Returns the
+// Collective, after rehearse_run(). Predicts the steps of the run for the time after the codec's
+// warm-up. With --sync-every auto, the prediction holds until rounds are chosen. Returns the
 // prediction on rank 0, and nothing on other ranks. image_factors: as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                                     std::vector<double> image_factors,

@@ -33,7 +33,7 @@ class KeptState {
     try {
       bring_back();
     } catch (const Error&) {
-      // The GPU has failed; the next wait for it throws.
+      // A failure of the GPU is not reported here, because the next wait for the GPU throws.
     }
   }
   KeptState(const KeptState&) = delete;
@@ -70,8 +70,9 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
-// begin_s: when the ranks began the step together. The caller takes this time when the ranks have
-// just met. It would be less exact here, because ranks that share cores may get a core late.
+// begin_s: when the ranks began the step together. The caller reads the clock right after the ranks
+// have met in a collective call. Reading it here would be less exact, because ranks that share
+// cores may get a core late.
 RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
                             std::uint64_t step, double begin_s) {
   using Marks = Replica::RehearsalMarks;

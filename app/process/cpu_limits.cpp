@@ -175,7 +175,7 @@ std::vector<CpuQuota> cpu_quotas(const fs::path& root) {
         struct stat status {};
         if (cores <= 0.0 || ::stat(folder.c_str(), &status) != 0) return;
         const std::array<std::uint64_t, 2> group = {status.st_dev, status.st_ino};
-        // A hierarchy may be mounted twice. Each cgroup counts once.
+        // A hierarchy of cgroups may be mounted twice, but each cgroup counts once.
         const auto is_it = [&](const CpuQuota& quota) { return quota.group == group; };
         if (std::ranges::none_of(quotas, is_it)) quotas.push_back({.cores = cores, .group = group});
       });

@@ -2,11 +2,12 @@
 // would wait for ever, including calls of destructors.
 //
 // A thread checks now and then which waits go on (kernels/device_waits.hpp). The operations of a
-// training step may take five times the timeout of a silent rank (--comm-timeout). No step takes
-// that long. The other ranks have not given up by then, because they wait ten timeouts for a rank
-// that still answers (comm/mpi/liveness.hpp). The thread that answers the other ranks may itself
-// wait for a codec's kernels. This rank is then silent to the other ranks, so that wait gets only
-// half of the timeout.
+// training step may take five times the timeout of a silent rank (--comm-timeout), because no step
+// takes that long. The other ranks have not given up by then: they wait ten timeouts for a rank
+// that still answers (comm/mpi/liveness.hpp).
+//
+// The thread that answers the other ranks may itself wait for a codec's kernels. In that time this
+// rank is silent to the other ranks, so the wait may take only half of the timeout.
 #pragma once
 
 #include <condition_variable>

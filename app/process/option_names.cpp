@@ -35,7 +35,7 @@ constexpr Row kDptrainRows[] = {
     {"trace", "--trace"},
     {"validation share", "--validation-share"},
 };
-// In dpbench codecs are words, not values of an option.
+// Codecs have no row here, because in dpbench they are words and not values of an option.
 constexpr Row kDpbenchRows[] = {{"size of buckets", "--bucket-mb"},
                                 {"device", "--device"},
                                 {"model", "--model"},

@@ -96,7 +96,7 @@ std::vector<CpuQuota> smallest_quotas(const std::filesystem::path& root) {
 }
 
 // A rank's part of the quota that limits it most. This is the quota of the rank's own cgroup, or of
-// a cgroup around it that more ranks share.
+// a cgroup around it that several ranks share.
 struct QuotaShare {
   CpuQuota quota;
   double cores = 0.0;  // of this rank
@@ -147,7 +147,7 @@ std::string limits_text(int cores, const std::optional<QuotaShare>& share, bool 
 }  // namespace
 
 CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::filesystem::path& root) {
-  // Asked once, since this call narrows the mask.
+  // The mask is read only once, because this function narrows it.
   static const cpu_set_t allowed = allowed_cores();
   CorePool mine;
   mine.cores = allowed;

@@ -34,8 +34,9 @@ struct CpuShare {
 
 // Collective. Sets the affinity of the calling thread, and of threads that it starts, to the rank's
 // share of the host's cores that this process may use (allowed_cores). If there are more ranks than
-// cores, every rank may run on all of these cores. So may a rank that requests more threads than
-// its share. If wanted_threads is 0, the rank gets its share.
+// cores, every rank may run on all of these cores. A rank that requests more threads than its share
+// may also run on all of them. If wanted_threads is 0, the rank's share decides the number of
+// threads.
 //
 // If ranks run under the same kernel and may use the same cores, they share these cores. They do so
 // even if they seem to be on several hosts, such as containers or the hosts of a lab. CPU quotas,

@@ -11,9 +11,10 @@ namespace dp {
 
 // Starts MPI, calls body on this rank, ends MPI and returns the exit code. An exception of body is
 // printed once: rank 0 prints agreed errors; any other error is printed by its rank, which ends the
-// job. Processes of a foreign launcher, which MPI does not know as one job, end with exit code 2
-// (foreign_launcher.hpp). Messages use the program's option names. `timeout_s` applies to MPI's
-// start and end, and to all waits of the communicator until another timeout is set.
+// job. If a foreign launcher has started the processes, MPI does not know them as one job, and they
+// end with exit code 2 (foreign_launcher.hpp). Messages use the program's option names. `timeout_s`
+// applies to MPI's start and end, and to all waits of the communicator until another timeout is
+// set.
 [[nodiscard]] int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
                             const std::function<int(Communicator&)>& body,
                             double timeout_s = Communicator::kDefaultTimeout_s);

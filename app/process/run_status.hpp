@@ -1,9 +1,9 @@
 // Signs of life that a run sends to dptrun, which started it.
 //
 // A mark is a few words between two control characters, "\x1e" "dptrun step 120 4a0c13f2" "\x1f",
-// somewhere in standard output. mpirun brings it from whatever host rank 0 is on, so its last word
-// is a checksum: dptrun ignores a mark that was damaged on the way. dptrun removes the marks from
-// the output. They are written only if the environment has DPTRAIN_STATUS.
+// somewhere in standard output. mpirun brings the mark from the host of rank 0. The last word of a
+// mark is a checksum: dptrun ignores a mark that was damaged on the way. dptrun removes the marks
+// from the output. Marks are written only if the environment has DPTRAIN_STATUS.
 //     alive       every second, from the start of the process, by rank 0
 //     plan N      the whole run has N steps
 //     images N N ...  the images of each rank in a step, whenever they change; omitted if the text

@@ -1,13 +1,13 @@
 // Ctrl-C (SIGINT), SIGTERM and SIGUSR1 ask the run to stop. The first signal is a request: the run
-// ends after a step on which all ranks agree (GradientSyncOptions' stop wish, evaluation.hpp). The
-// second one ends the process at once, with exit code 128 + the signal's number as in a shell.
+// ends after a step on which all ranks agree (ReducerOptions::stop_wish, evaluation.hpp). The
+// second signal ends the process at once, with exit code 128 + the signal's number as in a shell.
 //
 // Before the first step nothing can be lost. The first signal then ends the process at once, with
 // the exit code of a stopped run (ErrorKind::stopped).
 //
 // Rank 0 prints a line at every signal: how far the run has come, and where its log and its
-// checkpoints are. The signal handler itself writes it, because mpirun, which passes a Ctrl-C on as
-// SIGTERM, kills its ranks a second later. Until a signal arrives, all this costs nothing. A
+// checkpoints are. The signal handler itself writes the line, because mpirun passes a Ctrl-C on as
+// SIGTERM and kills its ranks a second later. Until a signal arrives, all this costs nothing. A
 // process has one notice, because it has one handler.
 #pragma once
 
@@ -29,7 +29,7 @@ class StopNotice {
   static void speak();
 
   // The run's result is known and reported. From now on the first signal does nothing, because
-  // mpirun sends one to ranks that end a little later than others.
+  // mpirun sends a signal to ranks that end a little later than others.
   static void run_is_over();
 
   // Becomes true when a signal has asked this rank to stop.

@@ -23,7 +23,7 @@ class AveragedWeights {
     try {
       policy_.swap_evaluated();
     } catch (const Error&) {
-      // The GPU has failed; the next wait for it throws.
+      // A failure of the GPU is not reported here, because the next wait for the GPU throws.
     }
   }
   AveragedWeights(const AveragedWeights&) = delete;

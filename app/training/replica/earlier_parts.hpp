@@ -13,7 +13,7 @@ namespace dp {
 
 class EarlierParts {
  public:
-  // gradients: all of the model's. has_memory: false if every step has one part.
+  // gradients: all gradients of the model. has_memory: false if every step has one part.
   EarlierParts(Device& device, std::span<const float> gradients, bool has_memory)
       : device_(device), gradients_(gradients) {
     if (has_memory) sums_ = DeviceArray(device, gradients.size());

@@ -41,7 +41,7 @@ void Replica::compute(std::uint64_t step, bool is_last_part, double progress) {
   if (batch_.samples == 0 && desk_) network_.take_part_without_images();
   if (batch_.samples > 0) {
     feed_.bring_in(batch_);
-    // Recorded when the first batch of this size comes, and replayed from then on.
+    // The passes are recorded when the first batch of this size comes, and replayed from then on.
     std::unique_ptr<Recording>& passes = recordings_[{batch_.samples, batch_.global_samples,
                                                       earlier_.has_gradients(), is_last_part}];
     if (!passes)

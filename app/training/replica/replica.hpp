@@ -3,7 +3,7 @@
 // A step, in this order (evaluation: load, evaluate):
 //     load(batch)      the batch of the next step; a GPU begins to copy it
 //     compute(step)    gradients of the batch: forward, loss, backward (forward_and_backward()
-//                      in replica.cpp calls the network); buckets leave as they become final
+//                      in replica.cpp calls the network); buckets are sent once they are final
 //     await_loaded()   the loader may reuse the batch's memory
 //     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
@@ -77,13 +77,14 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
 
   // ---- set-up
-  // Allocates memory and makes plans for a batch size, unless they exist. An OutOfMemory says what
-  // would fit. On a GPU, if layers gather values of all ranks, this function also executes a
-  // training step's operations once, on a batch of zeros (expect_host_waits). In that case, do not
-  // call it after connect(), because the other ranks would have to take part.
+  // Allocates memory and makes plans for a batch size, unless they exist. If memory is short,
+  // throws OutOfMemory, which says what would fit. On a GPU, if layers gather values of all ranks,
+  // this function also executes a training step's operations once, on a batch of zeros
+  // (expect_host_waits). In that case, do not call it after connect(), because the other ranks
+  // would have to take part.
   void prepare(std::size_t samples, net::Mode mode);
-  // Plans the buckets and, on a GPU, the path of gradients. If the path is `automatic`,
-  // measurements decide.
+  // Plans the buckets and, on a GPU, the path that gradients take to the exchange. If the path is
+  // `automatic`, measurements decide.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm) {
@@ -126,8 +127,8 @@ class Replica {
     static constexpr std::size_t kBegin = 0, kBackwardEnd = 1, kFirstTensor = 2;
   };
   void rehearse(TimeMarks& marks, std::uint64_t step);
-  // The optimiser's work with a learning rate of 0, which changes only the optimiser's state. It
-  // waits for the device.
+  // Executes the optimiser's update with a learning rate of 0, so that only the optimiser's state
+  // changes. It waits for the device.
   void rehearse_update();
   void end_rehearsals() { rehearsals_.clear(); }
 
@@ -158,7 +159,7 @@ class Replica {
   // Null on a GPU, where layers run later than they are called.
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   void run_once(std::size_t samples);
-  // Operations: loss and its gradient, which is divided by `divisor`.
+  // Device operations that compute the loss and its gradient. The gradient is divided by `divisor`.
   void compute_loss(const LoadedBatch& batch, const TensorView& logits, double divisor);
   void forward_and_backward(bool is_last_part);
   void finish_without_batch();

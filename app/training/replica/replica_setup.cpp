@@ -11,8 +11,9 @@ namespace dp {
 
 namespace {
 
-// If ranks differ between steps, declares the state that training changes to be each rank's own.
-// Frozen values never change, so they remain common.
+// If ranks differ between steps, each rank must keep its own copy of the state that training
+// changes. This visitor then marks replicated state as own state. Frozen values never change, so
+// they stay replicated.
 class ShareVisitor final : public StateVisitor {
  public:
   ShareVisitor(StateVisitor& visitor, StateShare share) : visitor_(visitor), share_(share) {}
@@ -64,8 +65,8 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
 }
 
 Replica::~Replica() {
-  // First the reducer's thread must end, because it and the device's operations may still use the
-  // other members.
+  // The reducer's thread must end first, because this thread and the device's operations may still
+  // use the other members.
   sync_.reset();
 }
 
@@ -86,9 +87,9 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 }
 
 // Executes every operation of a step with this batch size once, so that libraries load what they
-// need. No thread serves the desk yet, so layers that gather values get zeros, the sums over no
-// images. The mean over no images is NaN, which these layers keep out of their running statistics.
-// Only gradients are changed.
+// need. Layers that gather values of all ranks get zeros, because no thread exchanges these values
+// yet (desk_). The zeros are like sums over no images. The layers then compute a mean of NaN, which
+// they keep out of their running statistics. Only gradients are changed.
 void Replica::run_once(std::size_t samples) {
   if (samples == 0 || !run_once_.insert(samples).second) return;
   const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
@@ -138,8 +139,9 @@ std::vector<TensorSlot> Replica::tensor_slots() {
   return slots;
 }
 
-// Sets each tensor's factors: those given by name, a learning rate of 0 if the tensor is not
-// trained any more, and no momentum or weight decay where the exchange applies them.
+// Sets each tensor's factors to the factors that are given for its name. The factor of the learning
+// rate is 0 if the tensor is not trained any more. The factors of momentum and weight decay are 0
+// if the exchange applies these.
 void Replica::set_groups() {
   const net::Parameters& parameters = network_.parameters();
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);

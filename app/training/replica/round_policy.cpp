@@ -26,10 +26,10 @@ void RoundPolicy::set_length(std::size_t steps) {
 
 void RoundPolicy::begin(double learning_rate, bool has_gradients) {
   if (has_gradients) {
-    // If a gradient in the residual had been delivered, it would have changed the parameters by
-    // this factor times its value, including what momentum adds in later steps. The updates of
-    // optimisers other than SGD are not multiples of the gradient; for these the learning rate
-    // alone is an estimate.
+    // The residual still holds gradients, but a round exchanges changes of parameters. The
+    // gradients are therefore multiplied by the factor with which they would have changed the
+    // parameters, including the effect of momentum in later steps. Updates of optimisers other than
+    // SGD are not multiples of the gradient; for these the learning rate alone is an estimate.
     const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
     sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
     if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
@@ -39,7 +39,7 @@ void RoundPolicy::begin(double learning_rate, bool has_gradients) {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-// A step's gradient is not exchanged.
+// Only waits for the device, because a step's gradient is not exchanged.
 StepVerdict RoundPolicy::await_sums() {
   parts_.device.synchronize();
   return {};
@@ -53,8 +53,8 @@ bool RoundPolicy::judge(const StepVerdict& verdict, const LossSums& loss) {
 
 void RoundPolicy::update_averages(double progress) { parts_.averages.update_lookahead(progress); }
 
-// Begins the exchange of a round that ends here, and applies the sum of an earlier one if it is
-// due. At the end of an epoch no exchange stays under way.
+// Begins the exchange of a round that ends here. Before that, applies the sum of an earlier round
+// if this sum is due. At the end of an epoch no exchange stays under way.
 SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
   sync().reducer().note_work();
   const bool ends = rounds_.ends_round(length_, place.is_last(), place.learning_rate);
@@ -98,7 +98,9 @@ void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_la
   result.stop = result.stop || verdict.stop;
   result.has_exchanged = true;
   ++result.exchanges;
-  // With a delay, the steps that this rank has skipped since it sent belong to the next round.
+  // If the exchange had a delay, skipped_ counts the steps that this rank has skipped since it sent
+  // its changes. These steps belong to the next round, so skipped_ is kept if the exchange
+  // succeeds.
   const std::int64_t skipped = std::exchange(skipped_in_sent_, 0) + skipped_;
   if (verdict.finite) {
     if (!is_late) skipped_ = 0;
@@ -116,7 +118,8 @@ void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_la
 
 void RoundPolicy::begin_exchange(const StepPlace& place) {
   DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
-  // This ratio is taken even if the exchange is lost later, because the next round begins here.
+  // The ratio of learning rates is taken here even if the exchange is lost later, because the next
+  // round begins here.
   const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
   Reducer& reducer = sync().reducer();
   if (ratio < 1.0f) reducer.scale_residual(ratio);
