@@ -1,9 +1,9 @@
-// Outline: begin_step() compares gradients over ranks (for Adam's steps) and asks the governor for
-// the rate. tensor_final() counts tensors; a bucket whose last tensor is final goes to the reducer,
-// on a GPU through the BucketLink. finish_step() waits for the sums and tells the governor what the
-// step has sent. The second half is set-up: the constructor checks options and plans buckets, and
-// connect() makes the link, the reducer and the governor's watch, in this order, since each needs
-// the previous one.
+// Outline: begin_step() compares gradients over ranks (for Adam's steps) and asks the RateGovernor
+// for the number of bits per value. tensor_final() counts tensors; a bucket whose last tensor is
+// final goes to the reducer, on a GPU through the BucketLink. finish_step() waits for the sums and
+// tells the governor how many bytes the step has sent. The second half is set-up: the constructor
+// checks options and plans buckets, and connect() makes the link, the reducer and the governor's
+// watch, in this order, since each needs the previous one.
 #include "comm/gradient_sync.hpp"
 
 #include <fnmatch.h>
@@ -26,9 +26,9 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// True for codecs that plan fewer than 0.1 bits a value. Only with these does it help to add the
-// undelivered residuals to the parameters at which gradients are computed (undelivered_parts): at
-// 0.1 bits there was no gain (experiments/studies/few_bits.md), and a step took 5 % longer.
+// True for codecs that plan fewer than 0.1 bits a value. Only these codecs profit if gradients are
+// computed at parameters that include the undelivered residuals (undelivered_parts). At 0.1 bits
+// there was no gain (experiments/studies/few_bits.md), and a step took 5 % longer.
 bool is_long_undelivered(const CodecSpec& codec) {
   constexpr double kFrom = 0.1;
   return has_few_bits(codec) && codec.number("bits") < kFrom;
@@ -306,9 +306,9 @@ double GradientSync::take_velocities() {
                        "velocity= needs gradients that are exchanged at every step and not "
                        "clipped; allowed here: velocity=off");
   }
-  // The factor lets a residual grow to 80 times the velocity (growth=8) at a momentum of 0.9. In a
-  // healthy run of ResNet-20 at 0.1 bits, residuals grew to more than 35 times the velocity but
-  // stayed below 80 times.
+  // With growth=8 and a momentum of 0.9, this factor of 10 lets a residual grow to 80 times the
+  // velocity. In a healthy run of ResNet-20 at 0.1 bits, residuals grew to more than 35 times the
+  // velocity but stayed below 80 times.
   return 1.0 / std::max(1.0 - *options_.momentum, 1e-3);
 }
 

@@ -52,8 +52,8 @@ struct GradientSyncOptions {
   // its own has the entry 0 and uses the next entry above 0. Steps after the last entry use the
   // last entry above 0.
   std::vector<double> planned_bits = {};
-  // The number of first epochs with other codecs: codecs with ratio= begin with a larger ratio,
-  // which falls to their own from epoch to epoch; all other codecs are replaced by fp32.
+  // The number of epochs at the start that use other codecs: codecs with ratio= begin with a larger
+  // ratio, which falls to their own from epoch to epoch; all other codecs are replaced by fp32.
   std::size_t compress_warmup = 0;
   // Codecs for the tensors whose names match a pattern (with * and ?). If several patterns match,
   // the last one applies. Allowed are codecs without momentum, without a rate and without a
@@ -105,25 +105,26 @@ class GradientSync {
   // Collective. Sets the codecs of that epoch; they change from epoch to epoch during a warm-up.
   void begin_epoch(std::size_t epoch);
 
-  // progress: the fraction of the run before this step; negative if it is not known. From it,
-  // codecs with a rate plan their bits (planned_bits). The call is collective if the governor has a
-  // RatedRound whose hidden_share is 0.
+  // progress: the fraction of the run before this step; negative if it is not known. Codecs with a
+  // variable number of bits per value plan this number from `progress` (planned_bits). The call is
+  // collective if the governor has a RatedRound with hidden_share 0.
   void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final at once, for example on a rank that had no samples and contributes
   // zeros.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
-  // The rate in the last step; NaN before the first step and if no codec has a rate.
+  // The planned and sent bits per value in the last step. NaN before the first step, and if no
+  // codec has a rate (a variable number of bits per value).
   [[nodiscard]] const RateReport& rate_report() const;
   // The tensors that at least one exchange since the last call has left out entirely, numbered in
   // the order of buckets(). Empty if the sums stay on a GPU.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
   // Null if no bucket's codec has a rate.
   [[nodiscard]] RateGovernor* governor() { return governor_ ? &*governor_ : nullptr; }
-  // Sets a new mean for ecq:bits=. Call it between steps, with the same value on all ranks. The
-  // quantiser's step sizes adapt within a few exchanges. Throws Error(usage) for a codec without
-  // bits= and for a number that bits= does not allow.
+  // Sets a new mean number of bits per value for the codec ecq:bits=. Call it between steps, with
+  // the same value on all ranks. The quantiser's step sizes adapt within a few exchanges. Throws
+  // Error(usage) for a codec without bits= and for a number that bits= does not allow.
   void set_mean_bits(double bits);
 
   // Collective, between steps, with the same factor on all ranks: from the next step on gradients
@@ -139,7 +140,8 @@ class GradientSync {
   [[nodiscard]] double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);
 
-  // After connect(): for other communication between ranks and for the exchange's costs.
+  // Call it after connect(). The reducer also runs other communication between ranks, and counts
+  // the exchange's costs.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
   // options.compress, with the bits that follow from the size of the model and the number of ranks.
   [[nodiscard]] const CompressChoice& compress() const { return options_.compress; }

@@ -41,9 +41,10 @@ void write_shares(Device& device, const StateBlock& block, std::span<const doubl
   write_floats(device, block, values);
 }
 
-// Ranks without a part of their own take the mean of the other ranks' running statistics and, if
-// ranks exchange in rounds, of their parameters and optimiser state. State that is spread over
-// ranks is divided equally.
+// Averages the state that differs between ranks. A rank without state of its own in the checkpoint
+// takes the mean of the other ranks' running statistics. If ranks exchange in rounds, it also takes
+// the mean of their parameters and optimiser state. State with StateMerge::spread is summed over
+// ranks and divided equally.
 void average_own(Device& device, Communicator& comm, const StateList& list, bool has_own) {
   const auto with = comm.all_sum(std::int64_t{has_own});
   if (with == 0) return;

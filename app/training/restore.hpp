@@ -16,14 +16,15 @@ namespace dp {
 // to the residual of rank r mod P. With the topology "hierarchical", that rank passes the residual
 // on to the leader of its host, because only leaders encode. A rank that has no part in the
 // checkpoint takes the mean of the other ranks' running statistics, and begins with an empty
-// residual. Returns lines that tell the user which state is lost, and which state of the checkpoint
-// has no place in this run.
+// residual. Returns lines for the user about lost state, and about state in the checkpoint that
+// this run cannot use.
 [[nodiscard]] std::vector<std::string> restore_run(Replica& replica, const StateList& list,
                                                    const ResumePoint& point, const RunFacts& facts,
                                                    bool is_hierarchical);
 
-// Collective; the last part of restore_run(). Adds each rank's residual to that of the lowest rank
-// on the same host, and clears the rank's own. hosts: each rank's host as a number.
+// Collective; the last part of restore_run(). On each host, adds the residuals of all other ranks
+// to the residual of the lowest rank, and then clears the others' residuals. hosts: each rank's
+// host as a number.
 void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateList& list,
                                 std::span<const int> hosts);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kEntry = "round_steps";
 
-// An earlier run's choice for this epoch, or its last choice if that run had fewer epochs.
+// Returns the choice in `list` for this epoch. If the list is shorter, returns its last choice.
 std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) {
   if (list.empty()) return std::nullopt;
   const std::vector<std::string> numbers = split_at_commas(list);
@@ -62,8 +62,8 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
       steps == 1 ? "step" : fmt::format("{} steps, behind the next {}", steps, steps - 1), why));
 }
 
-// The last number in `steps` is that of the current epoch. Rounds begin in the first epoch whose
-// number is above 1.
+// `steps` lists the length of rounds, in steps, for each epoch up to the current one. Rounds begin
+// in the first epoch with a length above 1.
 void RoundPlan::take(std::string steps) {
   if (steps.empty()) return;
   chosen_ = std::move(steps);

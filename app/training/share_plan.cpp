@@ -23,8 +23,8 @@ namespace {
 
 // The number of steps between two decisions. The first interval is shorter, because very uneven
 // machines can be seen early. After kCalm intervals without a change, decisions become rarer. The
-// first kUncounted steps after a change are not measured: they still have the old shares or make
-// plans for the new ones, and a GPU's times become known one step late.
+// first kUncounted steps after a change are not measured. Some of them still have the old shares,
+// others make plans for the new shares, and a GPU's times become known one step late.
 constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kCalmInterval = 16, kUncounted = 3;
 constexpr std::size_t kCalm = 4;
 // The activations of larger shares may use this fraction of the memory that is free after set-up.
@@ -32,8 +32,8 @@ constexpr double kMemoryShare = 0.7;
 
 constexpr const char* kSharesEntry = "shares";
 
-// The mean of the middle half of the values, so that a step that something else has delayed does
-// not count.
+// The mean of the middle half of the sorted values. Steps that something else has delayed are thus
+// ignored.
 double middle_mean(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t cut = values.size() / 4;
@@ -56,7 +56,7 @@ std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
   return machines;
 }
 
-// The number of images of one part for which this rank has memory.
+// The largest number of images in a part for which this rank has enough memory.
 std::size_t images_in_memory(Run& run) {
   net::Network& network = run.replica->network();
   const std::size_t one = network.planned_bytes(1);

@@ -40,8 +40,8 @@ class SharePlan {
   // Collective. `run` outlives this object.
   explicit SharePlan(Run& run);
 
-  // Whether the first shares may follow from rehearsed steps. They may not in a resumed run, for
-  // example. All ranks get the same answer.
+  // Returns, on all ranks, whether begin() may choose the first shares from rehearsed steps. It may
+  // not in a resumed run, for example.
   [[nodiscard]] bool can_begin() const;
   // Collective, before the first step. compute_s: for each rank, the computing time of a rehearsed
   // step with the current shares.
@@ -58,16 +58,17 @@ class SharePlan {
   [[nodiscard]] const Shares& now() const { return shares_; }
 
   // Call it before a step's batch is loaded, when the loader may already reuse the memory of the
-  // batch before. step: counted from 0 over the whole run.
+  // previous batch. step: counted from 0 over the whole run.
   void before_load(std::uint64_t step);
-  // Whether end_step() after this many steps needs the times of all of them, even if the caller has
-  // to wait for the device.
+  // Whether end_step(), if called after this many steps, needs the times of all steps so far. If
+  // so, the caller must wait for the device.
   [[nodiscard]] bool is_due(std::uint64_t steps) const;
-  // Collective, after each step. steps: the number done so far in the run. times: those that have
-  // become known since the last call. global_batch: that of the next step.
+  // Collective, after each step. steps: the number of steps done so far in the run. times: the
+  // times of steps that have become known since the last call. global_batch: the number of images
+  // in the next step.
   void end_step(std::uint64_t steps, const LoopTimes& times, std::size_t global_batch);
 
-  // A checkpoint stores the shares. Those of a checkpoint with another number of ranks are not
+  // A checkpoint stores the shares. Shares from a checkpoint with another number of ranks are not
   // used.
   void save(CheckpointHead& head) const;
   void restore(const CheckpointHead& head, std::uint64_t steps);
@@ -94,7 +95,7 @@ class SharePlan {
   Shares shares_;
   std::optional<Change> next_;
   std::vector<Change> replayed_;  // the changes of an earlier run, in order
-  // On rank 0, if `measures_`.
+  // Exists only on rank 0, and only if `measures_` is true.
   std::optional<ShareControl> control_;
   std::vector<double> rehearsed_s_;         // by rank; empty if not used for the first shares
   std::uint64_t interval_end_ = 0;          // in steps of the run; 0: nothing is measured

@@ -105,7 +105,7 @@ void Trainer::train_epoch(std::size_t epoch) {
     StopNotice::set_place(epoch + 1, run_.plan.schedule.epochs, s + 1, loader.steps());
     step();
     if (must_stop_) return;
-    // The checkpoint at the end of an epoch comes after the epoch's evaluation.
+    // The checkpoint at the end of an epoch is written later, after the epoch's evaluation.
     if (s + 1 < loader.steps()) checkpoint_if_due(false);
   }
 }
@@ -187,8 +187,8 @@ void Trainer::load_ahead(bool is_last_part, bool is_last_step) {
   if (!(is_last_part && is_last_step) && run_.train_loader->is_ready()) load_next();
 }
 
-// The place of this step's beginning (offset 0) or end (offset 1) in the run, as if each epoch had
-// as many steps as the first one. If all epochs do, this is exactly the number of steps so far.
+// The number of steps before this step (offset 0), or up to its end (offset 1). Steps are counted
+// as if each epoch had as many as the first one, so the result may be a fraction.
 double Trainer::place_in_run(std::size_t offset) const {
   const auto per_epoch = static_cast<double>(run_.plan.schedule.steps_per_epoch);
   return static_cast<double>(tally_.epoch) * per_epoch +
@@ -273,7 +273,7 @@ void Trainer::record_step(bool is_last) {
   if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
     check_replicas();
   }
-  // A row of the log needs the times of its own step; a trace needs those of its last step.
+  // A row of the log needs the times of its step. A trace needs the times of the last step in it.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace ||

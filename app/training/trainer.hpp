@@ -1,5 +1,5 @@
-// The training loop of one rank: epochs of steps, each followed by a check of the replicas and an
-// evaluation.
+// The training loop of one rank. After each epoch, it checks that the replicas are equal and
+// evaluates the model.
 //
 // Read step() in trainer.cpp first: train, judge, record. Replica::compute() calls forward and
 // backward (net/network.hpp), and Replica::update() the optimiser (net/optimizer.hpp). In between,
@@ -38,7 +38,7 @@ class Trainer {
   // Collective: trains all epochs and closes the log at the end. A file that cannot be written does
   // not end the run; rank 0 returns a sentence that names such files. If the run is asked to stop,
   // all ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is
-  // called once, after the table of settings and before the state of an earlier start is restored.
+  // called once, after the table of settings is printed and before a checkpoint is restored.
   [[nodiscard]] std::string run(
       const std::function<void(Run&, SharePlan&)>& before_first_step = {});
 

@@ -55,7 +55,7 @@ std::size_t Trainer::resume() {
   const ResumePoint& point = *run_.checkpoint.resume;
   const std::size_t epoch = point.epoch();
   rounds_.restore(point.head);
-  // The epoch decides which codec is used, and so which state there is to restore.
+  // The epoch decides which codec is used, and therefore which state can be restored.
   constexpr double kAnyRate = 1.0;  // what depends on the learning rate is restored below
   replica_.begin_epoch(epoch, kAnyRate, rounds_.steps_in(epoch));
   StateList state;

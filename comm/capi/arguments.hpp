@@ -43,7 +43,7 @@ struct Layout {
 // Throws Error(usage) for a wrong option.
 void check(const dptrain_comm_options& given);
 
-// Collective: measures the link, unless its rate is given. `given` must have passed check().
+// Collective: measures the link, unless link_bit_per_s is given. `given` must have passed check().
 [[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
                                                Communicator& comm);
 

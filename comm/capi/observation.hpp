@@ -1,6 +1,6 @@
-// Reports on an exchange, in the structs of the C interface: costs, buckets, and the bits of codecs
-// with a rate. dptrain_comm.cpp copies them to the callers' structs, which may be of an older
-// version.
+// Reports on an exchange, in the structs of the C interface: costs, buckets, and the bits per value
+// of codecs that vary this number. dptrain_comm.cpp copies the reports to the callers' structs,
+// which may come from an older header.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace dp::capi {
 
-// Copies a struct to a caller's struct, as far as the caller's has room.
+// Copies `report` to the caller's struct. If the caller's struct comes from an older header, it may
+// be shorter. Fields beyond its end are then left out.
 template <class Struct>
 void write_struct(Struct report, Struct* to) {
   report.struct_bytes = read_struct(*to, {}).struct_bytes;

@@ -28,7 +28,7 @@ std::vector<Given> list(const Layout& layout, const dptrain_comm_options& given)
       {"bucket_bytes", fmt::format("{}", given.bucket_bytes)},
       {"timeout_s", fmt::format("{}", given.timeout_s)},
       {"link_bit_per_s", fmt::format("{}", given.link_bit_per_s)},
-      // The file's name may differ, because only rank 0 writes it.
+      // Ranks may pass different file names, because only rank 0 writes the file.
       {"trace", given.trace == nullptr
                     ? "NULL"
                     : fmt::format("of {} steps after {}", given.trace_steps, given.trace_first)},

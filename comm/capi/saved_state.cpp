@@ -1,9 +1,9 @@
 // Outline: for_each_piece() defines the format; saving writes its pieces in order. read_state()
 // parses and checks a state by itself, without an exchange to compare it with. load_state() then
-// requires that these are the parts of this exchange's state, and copies them. merge_states()
-// instead matches tensors by name and shape and adds up the parts of several ranks, with weights()
-// for each kind of part. load_state() and merge_states() check everything before they change
-// anything.
+// requires that the parsed parts match those of this exchange's state, and copies them.
+// merge_states() instead matches tensors by name and shape and adds up the parts of several ranks.
+// weights() gives each rank's weight in such a sum. load_state() and merge_states() check
+// everything before they change anything.
 #include "comm/capi/saved_state.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace dp {
 namespace {
 
-// The first line of every format, except for the format's number.
+// The first line of a saved state. Formats differ in the digit at kNumberAt.
 constexpr std::string_view kMark = "dptrain_comm state 4\n";
 constexpr std::size_t kNumberAt = 19;
 static_assert(kMark[kNumberAt] == '4');
@@ -267,8 +267,8 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
   }
 }
 
-// For each saved state, its weight in this rank's part of a block; 0 if this rank does not use that
-// state.
+// For each saved state, its weight in this rank's part of a block; the weight is 0 if this rank
+// does not use that state.
 std::vector<double> weights(const StateBlock& block, const StateOrigin& here,
                             const std::vector<SavedState>& states) {
   const std::size_t count = states.size();

@@ -8,8 +8,8 @@
 // Numbers have 64 bits in this machine's byte order; names and bytes are preceded by their length.
 //
 // Earlier formats can be read, too: "dptrain_comm state 3\n" has no list of tensors. "dptrain_comm
-// state 2\n" has no seal either. "dptrain_comm state 1\n" also lacks the StateOrigin. The rank that
-// such a state belongs to is not known, and its loss scale was constant.
+// state 2\n" has no seal either. "dptrain_comm state 1\n" also lacks the StateOrigin. With format 1
+// the rank of a state is not known. The run's loss scale was constant then.
 #pragma once
 
 #include <cstddef>

@@ -30,8 +30,8 @@ class CodecThreads {
   [[nodiscard]] static std::size_t for_cores(std::size_t cores) {
     return std::clamp<std::size_t>(cores / 4, 1, kMost);
   }
-  // The number of threads for one of `ranks` ranks on this host: for_cores() of the cores that its
-  // process may use, but at most its share of the host's cores.
+  // The number of threads for one of `ranks` ranks on this host: for_cores() of the smaller of two
+  // numbers: the cores that this process may use, and an equal share of the host's cores.
   [[nodiscard]] static std::size_t on_host_of(std::size_t ranks);
 
   [[nodiscard]] std::size_t size() const { return helpers_.size() + 1; }

@@ -1,17 +1,18 @@
 // Telemetry: samples the error that a bucket's encoders make on one rank.
 //
-// Error: one encode per step is examined, a different one in each step. From it come two sums of
-// squares: of the values to encode, and of the part of them that was dropped.
+// Error: one encode per step is examined, a different one in each step. Two sums of squares are
+// computed: one of the values to encode, one of the dropped parts of these values.
 //
-// Residual: the samples go through the bucket's encodes in turn. In every second such pass, three
-// more sums of squares are taken: of the gradient, of the delivered part of gradient + residual,
-// and of the new residual. The *age* of a residual is the mean number of training steps for which
-// it waits. If the delivered parts of different training steps are independent, the age is the sum
-// for the new residual divided by the sum for the delivered part.
+// Residual: the samples go through the bucket's encodes in turn. In every second pass through all
+// encodes, three more sums of squares are computed: of the gradient, of the delivered part of
+// gradient + residual, and of the new residual. The *age* of a residual is the mean number of
+// training steps for which a value waits in the residual. If the delivered parts of different
+// training steps are independent, the age is the sum for the new residual divided by the sum for
+// the delivered part.
 //
-// Saturation: in one encode after measure_saturation(), saturated values are counted among at most
-// 16,384 values. A value is saturated if it was sent as the largest magnitude of its block (of the
-// segment, for codecs without blocks) and exceeds that magnitude by more than one part in 128,
+// Saturation: in one encode after measure_saturation(), the saturated values among at most 16,384
+// values are counted. A value is saturated if it was sent as the largest magnitude of its block (of
+// the segment, for codecs without blocks) and exceeds that magnitude by more than one part in 128,
 // which is more than rounding can explain. Saturation is the fraction of the gradient beyond the
 // scale that a codec chose. It is zero when the scale is a block's largest value (q8) and when
 // values are sent as they are (topk). For scales that minimise the error (q2, ternary, sign) it is
@@ -74,7 +75,8 @@ class EncodeSample {
   std::vector<float> values_, their_rest_;  // on the host: as decoded, and the dropped part
 };
 
-// The number of saturated values among decoded + rest. `block` is 1 for a codec without blocks.
+// The number of saturated values. The encoded values are the sums decoded + rest. `block` is 1 for
+// a codec without blocks.
 [[nodiscard]] std::size_t count_saturated(std::span<const float> decoded,
                                           std::span<const float> rest, std::size_t block);
 

@@ -58,13 +58,14 @@ struct ExchangeSetup {
   std::span<const int> hosts = {};
   // For `direct`: the weight of each rank's part of the bucket, by rank. Empty: equal parts.
   std::span<const std::uint32_t> owner_weights = {};
-  // Threads that encode several segments at a time, where the segments hold only this rank's own
+  // Threads that encode several segments at a time, if the segments hold only this rank's own
   // values. Null: progress() encodes one segment at a time.
   CodecThreads* threads = nullptr;
   TraceTrack* trace = nullptr;  // receives the codecs' slices; null: no trace
-  // The quantiser's step sizes, for codecs with a rate. The order may change from one training step
-  // to the next. Null: the codec chooses the step sizes. With an order, messages carry rate notes
-  // (rate_control.hpp), so either all ranks or no ranks must have an order.
+  // The step sizes that a quantiser with a variable number of bits per value must use. They may
+  // change from one training step to the next. Null: the codec chooses its step sizes. If `rate` is
+  // set, messages carry rate notes (rate_control.hpp). Hence `rate` must be set on all ranks or on
+  // none.
   const RateOrder* rate = nullptr;
   // Becomes true when this rank wishes to stop; any thread may set it at any time. Null: this rank
   // never wishes to stop.
@@ -151,8 +152,9 @@ class Exchange {
   [[nodiscard]] virtual RateTally rate_tally() const { return {}; }
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
-  // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
-  // that the residuals contained in the sum are not lost. Does nothing without feedback.
+  // Call it on all ranks if a step is skipped. Each rank adds to its residual the delivered sums
+  // that it has encoded, so that the residuals in these sums are not lost. Does nothing without
+  // error feedback.
   virtual void put_back_delivered() = 0;
   // Call it when this rank ends. If a link model is still holding back messages, hands them all to
   // MPI at once, so that no other rank waits for them.

@@ -11,15 +11,15 @@
 //
 // Lists are free of deadlocks under two conditions. First, all messages of all ranks can be put
 // into one total order that agrees with the order of every rank's list. In it, each message comes
-// before the messages that follow from it. Second, a rank sends at most `window` messages between a
-// message and the one that follows from it. Proof: suppose that messages are stuck, and take the
-// first of them in that order. All messages before it have been handled. Hence the sender of the
-// first stuck message has a free slot. The receiver has posted the receive, because this message is
-// the next one on the receiver's list. The message that follows from it can be sent, too: at most
-// `window` sends lie between the two. If fewer than `window` sends are under way, a slot is free.
-// Otherwise a receive is waiting for each of these sends, since receivers keep `window` receives
-// posted. So one of the sends ends, and its slot becomes free.
-// (tests/comm/exchange/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
+// before the messages that follow from it. Second, a rank's list has at most `window` sends between
+// the receive of a message and the send of the message that follows from it. Proof: suppose that
+// messages are stuck, and take the first of them in that order. All messages before it have been
+// handled. Hence the sender of the first stuck message has a free slot. The receiver has posted the
+// receive, because this message is the next one on the receiver's list. The message that follows
+// from it can be sent, too: at most `window` sends lie between the two. If fewer than `window`
+// sends are under way, a slot is free. Otherwise a receive is waiting for each of these sends,
+// since receivers keep `window` receives posted. So one of the sends ends, and its slot becomes
+// free. (tests/comm/exchange/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
 #pragma once
 
 #include <algorithm>
@@ -175,8 +175,8 @@ struct ExchangePlan {
 
   ExchangeShape shape;
   // The receivers of start notices: all other ranks, partners only, or nobody. Without notices, the
-  // first message from a partner shows that it has started. `none` is allowed only if no rank's
-  // exchange can end before all ranks have started theirs. The same on all ranks.
+  // first message from a partner shows that the partner has started. `none` is allowed only if no
+  // rank's exchange can end before all ranks have started theirs. The same on all ranks.
   enum class Notices : std::uint8_t { to_all, to_partners, none };
   Notices notices = Notices::to_all;
   std::vector<Segment> segments;

@@ -1,7 +1,7 @@
 // Wire format of a message: its bytes besides the payload.
 //
 //     header      16 bytes (MessageHeader)
-//     rate note   8 bytes (RateNote); only in segments of an exchange with a rate
+//     rate note   8 bytes (RateNote); only in segments, and only with ExchangeSetup::rate
 //     payload     written by the codec; a start notice has none
 //     seal        4 bytes (comm/mpi/seal.hpp)
 //
@@ -21,7 +21,7 @@
 namespace dp {
 
 struct MessageHeader {
-  // Kinds of messages. comm/mpi/prompt_gather.hpp defines the next number.
+  // Kinds of messages. comm/mpi/prompt_gather.hpp defines one more kind, 0x44500003.
   static constexpr std::uint32_t kSegment = 0x44500001u, kStart = 0x44500002u;
   // Flags that are added to the kind. One means that some rank's input was not finite, the other
   // that some rank wishes to stop. A total has a flag if one of its partial sums had it, and all
@@ -49,9 +49,10 @@ struct MessageHeader {
   }
 };
 
-// The bytes of a segment's partial sums so far, and the ranks' combined word (RateWord). The note
-// of a partial sum counts the payload of this sum and the payloads that were added into it; the
-// note of a total counts all of them.
+// The rate note in each message of a segment. It has the payload bytes of the segment's partial
+// sums so far, and the ranks' combined reports (RateWord). The note of a partial sum counts the
+// payload of this sum and the payloads that were added into it. The note of a total counts the
+// payloads of all partial sums.
 struct RateNote {
   static constexpr std::uint16_t kAlarm = 0x8000;
 

@@ -43,7 +43,8 @@ class MessageSlots {
   // The first free buffer from index `at` on, or kNone.
   [[nodiscard]] std::size_t free_receive(std::size_t at) const;
   void post(std::size_t receive, int from, int tag);
-  // Looks at the oldest receive that has not been taken yet: whether its message has arrived.
+  // Returns whether the oldest message that is not yet taken has arrived. The oldest message is the
+  // one whose receive was posted first.
   [[nodiscard]] bool has_come() const {
     return receives_[arrival_order_[arrival_head_]].state == State::arrived;
   }

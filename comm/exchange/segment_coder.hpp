@@ -50,7 +50,7 @@ class SegmentCoder {
   // Marks a segment because some rank's input to it was not finite.
   void flag(std::uint32_t segment) { is_flagged_[segment] = 1; }
   [[nodiscard]] bool is_flagged(std::uint32_t segment) const { return is_flagged_[segment] != 0; }
-  // Whether all segments whose total this rank holds were finite on all ranks.
+  // Whether all ranks had finite inputs to every segment whose total this rank holds.
   [[nodiscard]] bool is_finite() const { return is_finite_; }
   // Exchange::first_not_finite.
   [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
@@ -78,7 +78,8 @@ class SegmentCoder {
 
   // For an exchange that sends nothing (one rank): only determines whether the values are finite.
   void judge_own_values();
-  // Lists what a codec with a rate keeps from step to step.
+  // Lists the state of segment_rates.hpp, which codecs with a variable number of bits per value
+  // keep from step to step.
   void list_state(const std::string& prefix, StateVisitor& visitor) {
     if (setup_.rate != nullptr) rates_.list_state(visitor, prefix);
   }

@@ -87,10 +87,10 @@ class SegmentExchange final : public Exchange {
     return at;
   }
 
-  // Messages of one tag arrive from a rank in the order in which it sent them, so one tag per
-  // exchange is enough. The next exchange, which a fast rank may have begun already, needs another
-  // tag. No rank can be further ahead, because it ends an exchange only when all others have
-  // started it (ExchangePlan::Notices).
+  // Messages with the same tag arrive from a rank in the order in which that rank sent them, so one
+  // tag per exchange is enough. A fast rank may already be in the next exchange, so that exchange
+  // has another tag. No rank can be two exchanges ahead: a rank ends an exchange only when all
+  // ranks have started it (ExchangePlan::Notices).
   [[nodiscard]] int tag(std::uint32_t kind) const {
     return stream_tag(setup_.stream, tag_parity_, kind);
   }
@@ -134,7 +134,7 @@ class SegmentExchange final : public Exchange {
   std::optional<MessageSlots> slots_;  // empty if nothing is exchanged
 };
 
-// The plan's partners, or all other ranks, beginning with the next one.
+// The plan's partners, or all other ranks, beginning with the next rank.
 std::vector<int> partners_in(const ExchangePlan& plan, int rank, int ranks) {
   if (plan.notices != ExchangePlan::Notices::to_all) return plan.partners();
   std::vector<int> others;

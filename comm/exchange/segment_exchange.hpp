@@ -1,5 +1,5 @@
 // The engine of all topologies: it carries out a rank's list of messages (exchange_plan.hpp) over a
-// transport (transport.hpp). The codec writes and reads what messages carry (segment_coder.hpp).
+// transport (transport.hpp). The codec writes and reads the messages' payloads (segment_coder.hpp).
 //
 // Order: a rank handles messages in the order of its list. Hence it always knows which segment it
 // has received, and the order of additions does not depend on timing. It also sends in the order of

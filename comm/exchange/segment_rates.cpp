@@ -23,9 +23,9 @@ RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const floa
   const std::size_t n = values.size();
   const std::size_t stride = std::max(kRun, n / kMostRuns);
   std::array<std::uint8_t, kRun> bins;
-  // Several tables, used in turn: half of all values are in the first bin, and an increment has to
-  // wait for the previous increment of the same counter. A branch that skips that bin would be
-  // mispredicted too often.
+  // The tables are used in turn. With a single table, an increment would often wait for the
+  // previous one, because half of all values are in the first bin. A branch that skips that bin
+  // would be mispredicted too often.
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, kBins + 1>, kTables> tables = {};
   static_assert(kBins < 256);

@@ -8,8 +8,8 @@
 // values of a segment before it encodes them. It therefore chooses for each segment the step size
 // with which the segment takes its usual share of the planned bits,
 //
-//     target = share * plan           share: the mean of bits / plan over the last training steps,
-//                                     with the bits that the common step size would have taken
+//     target = share * plan           share: the mean of b / plan over the last training steps,
+//                                     b: the bits that the common step size would have taken
 //
 // The share is at least kLeastShare, and the step size is at most a factor of 2 away from the
 // common one. Each message carries its step size, so ranks need not agree on it. Shares follow the

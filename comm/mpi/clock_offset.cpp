@@ -83,7 +83,7 @@ ClockLine::ClockLine(const ClockReading& first, const ClockReading& last) : firs
   const double drift =
       static_cast<double>(last.offset_ns - first.offset_ns) / static_cast<double>(passed_ns);
   // Two readings at almost the same moment give a wrong drift, because neither is exact. The drift
-  // is therefore limited to a value above that of any real clock.
+  // is therefore limited to a value that no real clock reaches.
   constexpr double kMost = 0.01;
   drift_ = std::clamp(drift, -kMost, kMost);
 }

@@ -30,7 +30,7 @@ struct ClockReading {
 
 // Converts times of this rank's clock to rank 0's, from two readings at different moments. The
 // conversion assumes that the offset changes linearly, between the readings and beyond them. The
-// converted times have the same order as the times.
+// conversion does not change the order of times.
 class ClockLine {
  public:
   ClockLine(const ClockReading& first, const ClockReading& last);

@@ -54,8 +54,7 @@ class Communicator {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
-  // The index of this rank among the ranks whose host has the same name, and the count of those
-  // ranks.
+  // This rank's index among the ranks with the same host name, and the number of these ranks.
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
@@ -82,7 +81,7 @@ class Communicator {
 
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
   [[nodiscard]] double timeout_s() const { return timeout_s_; }
-  // A deadline that starts now, for code that does not wait through wait().
+  // A deadline that starts now, for code that waits without calling wait().
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
   // Sets the activity, such as "the loading of data", that the messages of all later waits name. If
   // `activity` is empty, each wait names its own activity.

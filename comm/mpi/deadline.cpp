@@ -51,7 +51,8 @@ bool Deadline::is_silent(int rank) const {
   return seconds_since(heard) > 0.5 * timeout_s_;
 }
 
-// For ranks that all answer: whether the run has made no progress for as long as patience() allows.
+// If all ranks answer: returns whether the run has made no progress for as long as patience()
+// allows.
 bool Deadline::is_patience_over() {
   std::uint64_t done = 0;
   bool is_busy = false;

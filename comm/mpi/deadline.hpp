@@ -27,7 +27,7 @@ namespace dp {
 // Call moved() whenever something has happened and check() when nothing has.
 class Deadline {
  public:
-  // `links` may be null. The first three arguments outlive the deadline.
+  // `links` may be null. The first three arguments must outlive the deadline.
   Deadline(Liveness& liveness, const std::vector<std::string>& hosts, PeerLinks* links, int rank,
            double timeout_s);
 

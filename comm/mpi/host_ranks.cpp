@@ -18,9 +18,9 @@ namespace {
 
 constexpr const char* kRank = "OMPI_COMM_WORLD_RANK";
 // kJob identifies the job. The job alone is not enough: in tests, several "hosts" of a job run
-// under one kernel. A host is therefore identified by the daemon that has started its ranks, which
-// is given by one of the two variables in kDaemons. Open MPI 4 sets the first one to the daemon's
-// address. Open MPI 5 and Slurm set the second one to a folder of the daemon's own.
+// under one kernel. A host is therefore identified by the daemon that has started its ranks. One of
+// the two variables in kDaemons identifies this daemon. Open MPI 4 sets the first one to the
+// daemon's address. Open MPI 5 and Slurm set the second one to a folder of the daemon's own.
 constexpr const char* kJob = "PMIX_NAMESPACE";
 constexpr std::array kDaemons = {"OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_TMPDIR"};
 

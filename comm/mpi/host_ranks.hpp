@@ -1,5 +1,5 @@
-// Lists the ranks of this job on this host as the kernel sees them. The list serves messages about
-// a rank that does not answer, and code that runs when MPI cannot be called. It requires mpirun
+// Lists the ranks of this job on this host as the kernel sees them. The list is used in error
+// messages about a silent rank, and by code that runs when MPI cannot be called. It requires mpirun
 // (Open MPI 4 or 5) or Slurm's PMIx, and /proc; otherwise the list is empty.
 #pragma once
 

@@ -1,5 +1,6 @@
-// DP_CHECK_MPI(call) throws Error(communication) with the call, MPI's own text, rank and host if an
-// MPI function does not return MPI_SUCCESS. (Our communicators have MPI_ERRORS_RETURN.)
+// If an MPI function does not return MPI_SUCCESS, DP_CHECK_MPI(call) throws Error(communication).
+// The error contains the call, MPI's own text, rank and host. (Our communicators have
+// MPI_ERRORS_RETURN.)
 #pragma once
 
 #include <mpi.h>

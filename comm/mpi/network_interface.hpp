@@ -41,8 +41,9 @@ struct NetworkInterface {
 void use_best_interface();
 
 // Describes, for people, the interfaces selected by a list in Open MPI's form (names and networks,
-// such as "eth0,10.0.0.0/24"): "eth0, 10.0.0.1, 1.00 Gbit/s". After a network, the text names the
-// interfaces with an address in it. `rate_text` formats a bandwidth in bit/s.
+// such as "eth0,10.0.0.0/24"): "eth0, 10.0.0.1, 1.00 Gbit/s". After each network in the list, the
+// text names the interfaces with an address in that network. `rate_text` formats a bandwidth in
+// bit/s.
 [[nodiscard]] std::string describe_interfaces(
     std::string_view list, std::span<const NetworkInterface> all,
     const std::function<std::string(double bit_per_s)>& rate_text);

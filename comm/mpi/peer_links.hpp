@@ -1,5 +1,5 @@
-// The kernel's view of the TCP connections to the other hosts: does sent data arrive there, and
-// does anything arrive from there?
+// Asks the kernel about the TCP connections to the other hosts. For each host, it finds out whether
+// sent data arrive at the host, and whether anything arrives from the host.
 //
 // A rank that does not answer may be stopped, or its host may be down, or the link may be dead,
 // even in one direction only. TCP's counters distinguish these cases: each connection counts the

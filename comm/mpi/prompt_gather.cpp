@@ -176,7 +176,7 @@ void PromptGather::finish() {
   desk_.served();
 }
 
-// Whether the message of the i-th other rank belongs to this gathering.
+// Throws an error if the message of the i-th other rank does not belong to this gathering.
 void PromptGather::check(std::size_t i) const {
   const std::size_t floats = desk_.request().mine.size();
   const std::uint32_t pass = desk_.request().pass == Pass::forward ? 0 : 1;

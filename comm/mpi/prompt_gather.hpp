@@ -99,7 +99,7 @@ struct GatherCost {
 // Serves a desk. The reducer's thread owns it. Nothing is allocated after construction.
 class PromptGather {
  public:
-  // Transport and desk outlive it. `trace` receives a slice for each gathering.
+  // Transport and desk must outlive this object. `trace` receives a slice for each gathering.
   PromptGather(Transport& transport, GatherDesk& desk, TraceTrack* trace);
   // If messages of this rank are still under way, their memory is kept until the process ends.
   ~PromptGather();

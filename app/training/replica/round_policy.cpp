@@ -130,8 +130,9 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
     rate->set_round({.number = rounds_.number(),
                      .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps),
                      .value_ratio = static_cast<double>(ratio)});
-    // Momentum carries a gradient into later rounds. Each round gets momentum^steps of what the
-    // round before it got, which adds up to 1 / (1 - momentum^steps).
+    // Momentum applies a gradient again in later rounds. From one round to the next, the gradient's
+    // weight falls by the factor momentum^steps. The weights of all rounds add up to 1 / (1 -
+    // momentum^steps).
     const double later = std::pow(net::momentum_of(optimizer_), steps);
     rate->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
   }
@@ -140,9 +141,9 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
   sync().all_final();
 }
 
-// Afterwards all ranks have the same parameters. If the verdict is not finite, these are the
-// parameters with which the round began, and residuals are as before the exchange, scaled down with
-// the learning rate.
+// Exchanges the changes of the round. Afterwards all ranks have the same parameters. If the verdict
+// is not finite, all ranks go back to the parameters with which the round began. The residuals get
+// back the values that they had when begin_exchange() had scaled them.
 StepVerdict RoundPolicy::exchange(const StepPlace& place) {
   parts_.clock.exchange_begins();
   const std::size_t steps = rounds_.kept_steps();
@@ -172,8 +173,8 @@ void RoundPolicy::send(const StepPlace& place) {
 }
 
 // Waits for the sum, if it has not come yet, and applies it to the current parameters. If the
-// verdict is not finite, all ranks go back to the common parameters, and the steps that they have
-// made since send() are lost, too.
+// verdict is not finite, all ranks go back to the common parameters, and the steps since send() are
+// lost, too.
 StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   parts_.clock.exchange_begins();
   const StepVerdict verdict = sync().finish_step();
@@ -189,16 +190,17 @@ StepVerdict RoundPolicy::take_late(const StepPlace& place) {
   return verdict;
 }
 
-// Updates the averages when the parameters have become the common ones. The exponential average is
-// updated once for each step of the round, as it would be with an exchange at every step. With a
-// delay, the changes that this rank has made since send() are added afterwards.
+// Updates the averages of parameters after the exchange has made the parameters equal on all ranks.
+// The exponential average is updated once for each step of the round, as it would be with an
+// exchange at every step. With a delay, the changes that this rank has made since send() are added
+// afterwards.
 void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) {
   for (std::size_t s = 0; s < steps; ++s) parts_.averages.update_ema(progress);
   if (is_late) rounds_.add_own_steps();
   parts_.averages.reset_lookahead();
 }
 
-// Undoes the lost round in the residual and in the averages.
+// Restores the residual from before the lost exchange, and restarts the lookahead average.
 void RoundPolicy::forget_lost() {
   sync().reducer().state().bring_back_residual();
   parts_.averages.reset_lookahead();

@@ -18,8 +18,8 @@ class RoundPolicy final : public OwnSteps {
   // Sets the length, in training steps, of all rounds that begin from now on.
   void set_length(std::size_t steps);
   // Begins the first round. The parameters must be the same on all ranks. has_gradients: whether
-  // gradients were exchanged until now. If so, their residual is scaled to the change of parameters
-  // that it would have caused at this learning rate.
+  // gradients were exchanged until now. If so, the residual of gradients becomes a residual of
+  // parameter changes: it is scaled to the change that it would have caused at this learning rate.
   void begin(double learning_rate, bool has_gradients);
 
   void plan_step(const StepPlace&) override {}  // end_step() samples the error of an exchange

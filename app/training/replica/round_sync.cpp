@@ -32,8 +32,8 @@ void RoundSync::begin() {
 bool RoundSync::ends_round(std::size_t length, bool must_end, double learning_rate) {
   if (steps_ == 0) length_ = length;
   ++steps_;
-  // Rounded to a float, because ranks compare the sum, and the math libraries of their hosts may
-  // differ in the last bit of a learning rate.
+  // Each learning rate is rounded to a float, because its last bit may depend on the host's math
+  // library. Ranks compare their sums, so the sums must be equal.
   rate_sum_ += static_cast<double>(static_cast<float>(learning_rate));
   return steps_ >= length_ || must_end;
 }
@@ -85,7 +85,8 @@ void RoundSync::swap_common() { swap_values(device_, common_.values(), parameter
 void RoundSync::return_to_common() { blend_values(device_, common_.values(), parameters_, 1.0f); }
 
 void RoundSync::list_state(StateVisitor& visitor) {
-  // Listed before the parameters, so that the hash of the common state is the hash of `common`.
+  // Because of this prefix, the hash of the replicated parameters covers `common`
+  // (agree_on_state()).
   visitor.values(std::string(kParameterState) + "common", common_.values(), StateShare::replicated,
                  StatePlace::device);
   if (options_.momentum > 0.0) {

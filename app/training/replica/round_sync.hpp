@@ -20,7 +20,7 @@
 // smaller, but the residual does not. In the end the residual would move parameters more than
 // training does (ResNet-20, rounds of 4 steps with 0.3 bits a value: an accuracy of 63.3 % instead
 // of 67.8 %). The residual is therefore scaled down as the learning rate falls (take_rate_ratio).
-// It then has the same weight as a residual of gradients, which is multiplied by the current
+// The same happens to a residual of gradients, because the optimiser multiplies it by the current
 // learning rate on delivery.
 //
 // With a delay (--sync-every H:delay=D), a rank continues from its own parameters while the sum is
@@ -49,8 +49,8 @@ struct OuterOptions {
 
 class RoundSync {
  public:
-  // Both spans have the same length and are device memory. Device and memory outlive this object.
-  // has_delay: whether leave() may be called.
+  // Both spans have the same length and are device memory. Device and memory must outlive this
+  // object. has_delay: whether leave() may be called.
   RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
             std::size_t ranks, const OuterOptions& options, bool has_delay = false);
 
@@ -58,7 +58,7 @@ class RoundSync {
   void begin();
   // Call it after each training step. Returns whether this step ends its round. length: the number
   // of steps in a round; a round uses the value of its first step. must_end: the round ends with
-  // this step even if it is shorter. learning_rate: that of this step.
+  // this step even if it is shorter. learning_rate: this step's learning rate.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
   // Call it once at the end of a round. Returns the mean learning rate of the round's steps,
   // divided by the mean of the round before. Returns 1 if the mean has not fallen, if it is 0, and
@@ -67,7 +67,7 @@ class RoundSync {
   // The number of steps in the running round so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
   // The number of those steps whose changes are still in the parameters. Only steps after the last
-  // drop_own_steps() count, because that call takes back the changes of all earlier ones.
+  // drop_own_steps() count, because that call takes back the changes of all earlier steps.
   [[nodiscard]] std::size_t kept_steps() const {
     return static_cast<std::size_t>(steps_ - dropped_);
   }
@@ -75,20 +75,22 @@ class RoundSync {
   // The number of rounds before the running one.
   [[nodiscard]] std::uint64_t number() const { return number_; }
 
-  // Call it at the end of a round. The gradient becomes this rank's difference times `share`, which
-  // is 1 if all ranks have the same weight.
+  // Call it at the end of a round. Writes this rank's difference times `share` into the gradient's
+  // memory. `share` is 1 if all ranks have the same weight.
   void write_difference(double share = 1.0);
-  // Call it when the gradient is the sum over ranks, to apply this sum. The next round begins.
+  // Applies the sum over ranks. Call it when the gradient's memory contains this sum. The next
+  // round begins.
   void take_sum();
-  // Call it instead if some rank's difference was not finite. Goes back to the common parameters.
+  // Call it instead of take_sum() if some rank's difference was not finite. Goes back to the common
+  // parameters.
   void go_back();
 
   // With a delay, call leave() instead of take_sum() or go_back() while the difference is on its
   // way. The next round begins with this rank's own parameters. When the sum has come, call
   //     take_late_sum()   the parameters become the new common ones
   //     add_own_steps()   adds this rank's changes since leave()
-  // If some rank's difference was not finite, call drop_own_steps() instead of both. It goes back
-  // to the common parameters, which have not changed.
+  // If some rank's difference was not finite, call drop_own_steps() instead of these two functions.
+  // It goes back to the common parameters, which have not changed.
   void leave();
   void take_late_sum();
   void add_own_steps();

@@ -1,14 +1,14 @@
-// Measures where the time of steps goes, by marks in the device's queue, so that nothing waits for
-// the measurement. On a GPU a step's times are known when the next step's gradients have been
-// computed.
+// Measures how the time of a step divides into the parts below. The time marks are put into the
+// device's queue, so that nothing waits for the measurement. On a GPU a step's times are known when
+// the next step's gradients have been computed.
 //
 //     before | forward | backward | exposed communication | update
 //     ^ the last update's end                             ^ the sums are in place
 //
 // "Before" is the time that the device waited for the batch (data) or for the loop (other). The
-// parts add up to the time from update to update.
+// five times add up to the time from update to update.
 //
-// The parts are also the slices of a trace (kernels/base/trace.hpp). On a CPU, a slice begins and
+// These times are also the slices of a trace (kernels/base/trace.hpp). On a CPU, a slice begins and
 // ends when its marks were made. A GPU's marks only give the time between two of them, so a GPU's
 // slices are laid end to end. The first slice begins where the trace's window or the epoch begins,
 // because the host has just waited for the GPU there (begin()).
@@ -16,8 +16,8 @@
 // An exchange may come after the update (app/training/replica/sync_policy.hpp). The time of such an
 // exchange counts as exposed communication, not as a part of the update.
 //
-// For a step in several parts, a CPU's trace has forward and backward of each part, and a GPU's
-// trace has one slice of each for all parts.
+// If a step computes its images in several parts, a CPU's trace has one forward and one backward
+// slice for each part. A GPU's trace has only one of each for the whole step.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,8 @@ class StepClock {
   StepClock(Device& device, TraceTrack* trace)
       : device_(device), marks_(device.make_time_marks(kMarks)), trace_(trace) {}
 
-  // Call it before the first step of an epoch: the time since the last step belongs to no step.
+  // Call it before the first step of an epoch, because the time since the last step belongs to no
+  // step.
   void begin() {
     device_.synchronize();
     complete();
@@ -67,7 +68,7 @@ class StepClock {
     device_.synchronize();
     between_ += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
   }
-  // These two may be part of a recording.
+  // These two calls may be recorded, for example in a CUDA graph.
   void forward_ended() { mark(kForward); }
   void backward_ended() { mark(kBackward); }
   // For a step without a batch on this rank.
@@ -95,8 +96,8 @@ class StepClock {
     mark(kExchanged + parity_);
   }
   // Call these two between exchanged() and updated(), around an exchange that comes after the
-  // update or around the part of it for which training waits. If there are several such pairs, the
-  // time from the first begin to the last end counts.
+  // update. If training waits for only a part of the exchange, call them around that part. If there
+  // are several such pairs, the time from the first begin to the last end counts.
   void exchange_begins() {
     if (has_late_) return;
     has_late_ = true;
@@ -180,15 +181,16 @@ class StepClock {
                  .kind = kind});
   }
 
-  // A part of a CPU's step that is not the last one.
+  // Adds a CPU's slices for one part of a step. The step's last part is added by add_slices().
   void add_part() {
     add_slice(step_, TraceKind::forward, host_ns_[kBegin], host_ns_[kForward]);
     add_slice(step_, TraceKind::backward, host_ns_[kForward], host_ns_[kBackward]);
   }
 
-  // at: when the step started, when the (last part's) computation began, when forward and backward
-  // ended, when the sums were in place, and when the step ended. update_end: when the optimiser's
-  // update ended, which an exchange may follow.
+  // at: six times: when the step started, when the computation of its last part began, when forward
+  // ended, when backward ended, when the sums were in place, and when the step ended. update_end:
+  // when the optimiser's update ended. The step may end later, because an exchange may follow the
+  // update.
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
                   std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);

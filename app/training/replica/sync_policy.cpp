@@ -16,7 +16,7 @@ void SyncPolicy::update_averages(double progress) {
   parts_.averages.update_ema(progress);
 }
 
-// All ranks know the same wish, because it came with the sums.
+// `wish` is the same on all ranks, because it came with the sums.
 bool SyncPolicy::agree_on_stop(std::uint64_t, bool wish) { return wish; }
 
 void SyncPolicy::swap_evaluated() { parts_.averages.swap(); }
@@ -47,7 +47,7 @@ class EveryStep final : public SyncPolicy {
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples);  // so the exchange only adds
   }
-  // Buckets leave as their tensors become final.
+  // Each bucket is sent as soon as the gradients of all its tensors are final.
   void backward(const TensorView& images) override {
     parts_.network.backward(images, tensor_final_);
   }
@@ -105,7 +105,7 @@ class EveryStep final : public SyncPolicy {
   double learning_rate_ = 0.0;  // of the running step
 };
 
-// If ranks train alone, the exchange has no tensors.
+// The policy of ranks that train alone. The exchange then has no tensors.
 class Alone final : public OwnSteps {
  public:
   using OwnSteps::OwnSteps;
@@ -144,8 +144,9 @@ OwnSteps::OwnSteps(SyncParts& parts) : SyncPolicy(parts), squares_(parts.device)
 
 void OwnSteps::begin_step(std::uint64_t, double) { squares_[0] = 0.0; }
 
-// An exchange checks that every value is finite. Without an exchange, this sum shows it, because
-// the squares of finite floats do not overflow a double.
+// Computes the sum of the gradient's squares, with which judge() checks that all values are finite.
+// The squares of finite floats do not overflow a double. (With an exchange, the exchange checks
+// this.)
 void OwnSteps::backward(const TensorView& images) {
   parts_.network.backward(images, {});
   parts_.earlier.add_to(parameters().gradients());

@@ -50,7 +50,8 @@ namespace dp {
 struct RoundOptions {
   std::size_t ranks = 1;
   OuterOptions outer = {};
-  // Steps of the next round that run while an exchange is under way; 0: all ranks wait for it.
+  // Steps of the next round that run while an exchange is under way; 0: all ranks wait for the
+  // exchange.
   std::size_t delay = 0;
   bool has_longest_delay = false;  // the delay is one step less than a round; `delay` is not used
 
@@ -67,8 +68,8 @@ struct SyncParts {
   // The exchanged values: the model's gradients or, if rounds have a delay, separate memory,
   // because the gradients of the next round are computed while an exchange is under way.
   std::span<float> exchanged = {};
-  // For each tensor, the weight decay to add to the gradient because the exchange applies the
-  // momentum; 0: the optimiser applies both.
+  // For each tensor, the weight decay that is added to the gradient before the exchange, because
+  // the exchange applies the tensor's momentum. 0 if the optimiser applies decay and momentum.
   std::vector<float> exchanged_decays = {};
   std::vector<float> rate_factors = {};  // for each tensor, a factor of the learning rate
   // Whether ranks compute gradients ahead of the common parameters (step_ahead.hpp). Layers that
@@ -113,22 +114,22 @@ class SyncPolicy {
   SyncPolicy& operator=(const SyncPolicy&) = delete;
 
   // ---- a step
-  // Plans the step. In one step of each epoch, the sums are compared with the exact ones.
+  // Plans the step. In one step of each epoch, the codecs' errors are sampled.
   virtual void plan_step(const StepPlace& place) = 0;
   // progress: the fraction of the run that lies before the step; below 0: unknown.
   virtual void begin_step(std::uint64_t step, double progress) = 0;
   // The gradient of the loss is divided by this number of images.
   [[nodiscard]] virtual double loss_divisor(std::size_t global_samples) const = 0;
-  // Device operations, which may be recorded: the backward pass of the step's last part, to which
-  // the gradients of the earlier parts are added.
+  // The backward pass of the step's last part. Adds the gradients of the earlier parts. Its device
+  // operations may be recorded.
   virtual void backward(const TensorView& images) = 0;
-  // Called instead of backward() if this rank has no images in the last part. Its gradients are
-  // then those of the earlier parts.
+  // Called instead of backward() if this rank has no images in the last part. The rank's gradients
+  // are then the sums over the earlier parts.
   virtual void finish_without_batch() = 0;
   // On return the device has computed the gradients, and sums over ranks are in place.
   virtual StepVerdict await_sums() = 0;
-  // Whether the update follows. It does not if the gradient is not finite, because that would spoil
-  // the parameters. loss: that of this rank.
+  // Returns whether the update follows. A gradient that is not finite would spoil the parameters,
+  // so it is not applied. loss: this rank's loss.
   [[nodiscard]] virtual bool judge(const StepVerdict& verdict, const LossSums& loss) = 0;
   // replicated: judge() is the same on all ranks; own: each rank judges its own steps.
   [[nodiscard]] virtual StateShare judged() const = 0;
@@ -136,18 +137,21 @@ class SyncPolicy {
   virtual void update_averages(double progress);
   // verdict: of await_sums().
   virtual SyncResult end_step(const StepVerdict& verdict, const StepPlace& place) = 0;
-  // Whether all ranks stop after this many steps of the run.
+  // Returns whether all ranks stop after this many steps of the run. wish: whether this rank wishes
+  // to stop.
   [[nodiscard]] virtual bool agree_on_stop(std::uint64_t steps, bool wish);
 
   // ---- between steps
   // Whether an exchange is under way. A call of reducer().run() would wait for it.
   [[nodiscard]] virtual bool is_under_way() const { return false; }
   [[nodiscard]] virtual ExchangeWindow window() const { return {}; }
-  // Call it before and after an evaluation or an export of weights. These use averaged weights, if
-  // there are any, and otherwise the common ones.
+  // Swaps the current parameters and those that are evaluated: the averaged weights if there are
+  // any, otherwise the common parameters. Call it before and after an evaluation or an export of
+  // weights.
   virtual void swap_evaluated();
   // Collective. Call it if the ranks of this run are not those that wrote the checkpoint. Makes the
-  // parameters equal on all ranks. This rank stands for `counts_for` of the earlier ranks.
+  // parameters equal on all ranks. `counts_for` is the number of earlier ranks whose state this
+  // rank has loaded, and is the weight of its parameters.
   virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
   // Lists the policy's own state, which comes before the model's.
   virtual void list_state(StateVisitor& visitor);
@@ -163,8 +167,8 @@ class SyncPolicy {
   SyncParts& parts_;
 };
 
-// The common part of rounds and of ranks that train alone: each rank's steps follow from its own
-// gradient.
+// The base of the policies "rounds" and "alone", in which each rank updates its parameters with its
+// own gradient.
 class OwnSteps : public SyncPolicy {
  public:
   explicit OwnSteps(SyncParts& parts);
@@ -181,8 +185,8 @@ class OwnSteps : public SyncPolicy {
 
 class RoundPolicy;
 
-// The policies of a run. The first one exchanges gradients at every step, or nothing. A run with
-// rounds also has their policy, which begins at the start of the run or in a later epoch.
+// The policies of a run. The first one exchanges gradients at every step, or exchanges nothing. A
+// run with rounds also has their policy, which begins at the start of the run or in a later epoch.
 class SyncPolicies {
  public:
   SyncPolicies(SyncParts parts, bool exchange, const std::optional<RoundOptions>& rounds,
@@ -195,8 +199,8 @@ class SyncPolicies {
   // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& now() { return *now_; }
   [[nodiscard]] const SyncPolicy& now() const { return *now_; }
-  // Call it before the first step of an epoch. round_steps: the steps of a round; 0: no rounds.
-  // learning_rate: that of the first step. Returns whether the policy has changed.
+  // Call it before the first step of an epoch. round_steps: the number of steps in a round; 0: no
+  // rounds. learning_rate: the first step's learning rate. Returns whether the policy has changed.
   bool begin_epoch(std::size_t round_steps, double learning_rate);
   // Lists the counts of skipped steps and lost rounds, in a run that has rounds.
   void list_judgement(StateVisitor& visitor);

@@ -30,7 +30,8 @@ void compare(Communicator& comm, const std::string& mine, Tell tell) {
   });
 }
 
-// "AMD EPYC, 2 threads, AVX-512, oneDNN 2.6.3" without the threads.
+// Returns a description such as "AMD EPYC, 2 threads, AVX-512, oneDNN 2.6.3" without the number of
+// threads.
 std::string without_threads(const std::string& description) {
   const std::size_t end = description.find(" thread");
   if (end == std::string::npos) return description;

@@ -4,7 +4,7 @@
 //
 // All functions are collective. If ranks differ, all ranks throw the same AgreedError, which names
 // the first rank that differs and how:
-//     program    revision, version of MPI, and for each architecture the build. x86-64 and arm64
+//     program    revision, version of MPI, and among equal processors the build. x86-64 and arm64
 //                may train together, because coding, sums and weight updates consist of IEEE
 //                operations that no compiler fuses, in a fixed order       exit code 2
 //     options    the command line, with what --config and --recipe add; --device and --threads
@@ -23,14 +23,14 @@ namespace dp {
 
 void agree_on_program(Communicator& comm);
 
-// `options` are rank 0's, which all ranks use, except that each rank keeps its own device and
-// threads. `arguments` is this rank's own command line.
+// All ranks get the `options` of rank 0, except that each rank keeps its own device and threads.
+// `arguments` is this rank's own command line.
 void agree_on_options(Communicator& comm, Options& options,
                       const std::vector<std::string>& arguments, const OptionContext& context);
 
 // Ranks may have different processors and numbers of threads: replicas stay equal, because all use
-// the same sums. If ranks differ, rank 0 reports that only the same kinds of machines repeat the
-// run's bits. The optimiser Muon needs processors of one kind.
+// the same sums. If ranks differ, rank 0 reports that the run gives the same bits again only on the
+// same kinds of machines. The optimiser Muon needs processors of one kind.
 void agree_on_processors(Communicator& comm, const Options& options, const Device& device);
 
 }  // namespace dp

@@ -60,8 +60,8 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
-// If the log has no shares, this run uses even shares, because a run whose shares were always even
-// need not have logged them. The shares of another number of ranks cannot be used.
+// If the log has no shares, this run uses even shares: a run may omit shares from its log if they
+// were always even. Shares for another number of ranks cannot be used.
 void repeat_shares(RunChoices& earlier, std::size_t ranks) {
   if (earlier.shares.empty() || earlier.shares.front().weights.size() != ranks) {
     earlier.shares = {{0, std::vector<std::uint64_t>(ranks, 1)}};

@@ -58,9 +58,9 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
   return shares;
 }
 
-// The number of images that a rank computes at once. It is the largest batch of the schedule if a
-// rank of each kind of device has enough memory; otherwise it is halved until it fits. With
-// --accumulate, the parts keep their size.
+// The number of images that a rank computes at once. It starts at the largest batch of the
+// schedule, and is halved until it fits into the memory of each kind of device. With --accumulate,
+// it stays at the size of a part at the start of the run.
 std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const RankMachine& machine,
                                 Replica& replica) {
   const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);

@@ -16,8 +16,8 @@
 namespace dp {
 
 // Throws Error(usage) if a rank would get no images in a step. It checks steps of `global_batch`
-// images, and steps of every size that --batch-schedule makes of that number. In a resumed run,
-// global_batch is the checkpoint's.
+// images, and of every size that --batch-schedule derives from `global_batch`. In a resumed run,
+// `global_batch` comes from the checkpoint.
 void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
                    bool goes_on);
 
@@ -31,8 +31,8 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
                                               const RankMachine& machine, Replica& replica);
 
-// The run whose steps are examined. A rehearsal, for example, has fewer images in a step than the
-// run that it examines.
+// The run whose steps are examined. It may differ from the current run: a rehearsal, for example,
+// has fewer images in a step.
 struct PlannedSteps {
   const Options& options;
   std::size_t samples = 0;  // training images

@@ -69,7 +69,8 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
     plan.planned_ranks = head.number("planned_ranks");
     plan.choices.bucket_bytes = head.number("bucket_bytes");
     plan.choices.exchange_path = head.get("exchange_path");
-    // Old checkpoints have no weights of owners; in their runs all ranks owned equal parts.
+    // Old checkpoints lack the entry "owner_weights", because all ranks then owned equal parts of
+    // each bucket.
     if (checkpoint.resume->checkpoint.ranks == plan.ranks) {
       plan.choices.owner_weights = head.has("owner_weights") ? head.get("owner_weights") : "";
     }

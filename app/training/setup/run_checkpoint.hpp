@@ -32,7 +32,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
 
 // Collective. Compares data, build and machines with the checkpoint's (compare_facts()). Each rank
 // takes over a part of the checkpoint, so its device is also compared with the device that computed
-// this part. Rank 0 gets the differences.
+// this part. Returns the differences on rank 0.
 [[nodiscard]] std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& point,
                                                        const Options& options,
                                                        const RunFacts& facts);

@@ -12,7 +12,8 @@
 namespace dp {
 namespace {
 
-// The GPU's waits get a deadline. Ranks of a host take its GPUs in turn (DeviceOptions::index).
+// Sets a deadline for all waits for the GPU, and counts the ranks that use it. The ranks of a host
+// are assigned to its GPUs in turn (DeviceOptions::index).
 void watch_gpu(const Options& options, const Communicator& comm, RankMachine& machine) {
   machine.watch.emplace(
       machine.device->shared_waits(),

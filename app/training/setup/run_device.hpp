@@ -1,5 +1,5 @@
-// The machine of a rank: its share of the processors, the device that computes, and a watch over a
-// GPU's waits.
+// The machine of a rank: its share of the processors, the device that computes, and a watchdog for
+// waits for a GPU.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace dp {
 
 struct RankMachine {
   // Collective. Ranks may compute on different kinds of devices: gradients differ in their last
-  // bits, but all ranks use the same sums, and updates give the same bits on both kinds. All ranks
-  // throw the same AgreedError.
+  // bits, but all ranks use the same sums, and updates of the weights give the same bits on CPUs
+  // and GPUs. All ranks throw the same AgreedError.
   RankMachine(const Options& options, Communicator& comm);
 
   CpuShare share;

@@ -18,17 +18,18 @@ namespace dp {
 
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
 // Whether --compress auto sends velocities (comm/topologies/velocity.hpp) if velocity= is not
-// given. It does so on a CPU, if the optimiser can leave its momentum to an exchange at every step,
-// because the same number of bits then gives a better model (experiments/studies/velocity.md). It
-// does not with a GPU, because the host would need more time for velocities than for the codec.
+// given. It does so on a CPU if ranks exchange at every step and the exchange can apply the
+// optimiser's momentum. The same number of bits then gives a better model
+// (experiments/studies/velocity.md). With a GPU it does not, because the host would need more time
+// for velocities than for the codec.
 [[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
 // scaling: the factor for --lr.
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
                                                     std::size_t steps_per_epoch);
 
-// Both return nothing with --augment off. The second one also checks whether images of this shape
-// can be changed by the rule.
+// Both return nothing with --augment off. The second one also checks that the rule can be applied
+// to images of this shape.
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options);
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
                                                                 const ImageShape& shape);

@@ -1,5 +1,5 @@
-// The plan of a run: values that are decided before its parts are made. All but the link are the
-// same on all ranks.
+// The plan of a run: values that are decided before the run's objects are made. All values except
+// `link` are the same on all ranks.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ struct RunPlan {
   std::size_t largest_part = 0;   // images that a rank computes at once
   RunChoices choices = {};        // from --autotune FILE.h5, or from a checkpoint
   bool sends_velocities = false;  // what --compress auto does if velocity= is not given
-  // With the topology "direct", each rank's part of a bucket (owner_weights.hpp); empty: all alike.
+  // With the topology "direct", the weight of each rank's part of a bucket (owner_weights.hpp);
+  // empty: equal parts.
   std::vector<std::uint32_t> owner_weights = {};
   std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: only `link` is known
   LinkProbe link = {};  // zeros if nothing is exchanged, and with --autotune off
@@ -43,7 +44,7 @@ struct RunPlan {
     const std::size_t of_rank = (shares.most(batch, ranks) + largest_part - 1) / largest_part;
     return std::max(static_cast<std::size_t>(options.accumulate), of_rank);
   }
-  // The batch size of evaluation, which is that of a part at the start of the run.
+  // The batch size of evaluation. It equals the size of a part at the start of the run.
   [[nodiscard]] std::size_t test_batch() const {
     const auto parts = static_cast<std::size_t>(options.accumulate);
     return (global_batch + parts - 1) / parts;

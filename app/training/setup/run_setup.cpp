@@ -118,8 +118,8 @@ void measure_network(Communicator& comm, RunPlan& plan) {
   for (double& own : plan.own_link_bytes_per_s) own = std::min(own, most);
 }
 
-// Chooses each rank's part of a bucket for the topology "direct". The parts are those of an earlier
-// run or of the checkpoint, if there is one, and otherwise follow the measured links. All ranks
+// Chooses each rank's part of a bucket for the topology "direct". An earlier run or the checkpoint
+// may already contain these parts. Otherwise the parts follow from the measured links. All ranks
 // choose the same parts.
 void choose_owners(RunPlan& plan) {
   if (plan.options.topology != "direct") return;
@@ -130,14 +130,14 @@ void choose_owners(RunPlan& plan) {
   plan.owner_weights = owner_weights(plan.own_link_bytes_per_s);
 }
 
-// The bandwidth of this rank's link, or the common one if links were not measured one by one.
+// The bandwidth of this rank's link. If the links were not measured one by one, a common bandwidth.
 double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
   return plan.own_link_bytes_per_s.empty() ? plan.link.bytes_per_s
                                            : plan.own_link_bytes_per_s[rank];
 }
 
-// The size of buckets for these tensors: the one that the user gave, or an earlier run's, or one
-// that suits the measured network.
+// The size of buckets for these tensors: the user's choice, an earlier run's choice, or a size that
+// suits the measured network.
 std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tensors,
                            const CodecSpec& codec) {
   if (plan.options.bucket_mb > 0) return static_cast<std::size_t>(plan.options.bucket_mb * 1e6);

@@ -33,14 +33,14 @@ bool has_single_image(const ImageDivision& division, const DividedBatch& batch, 
   return division.sync_bn && std::ranges::count(of_all, std::size_t{1}) > 0;
 }
 
-// Whether a step with the whole batch has a single image somewhere. It is examined even if the run
-// has too few images for such a step.
+// Whether batch normalisation gets a single image somewhere in a step with a full batch. Such a
+// step is examined even if the run has too few images for it.
 bool is_single_when_whole(ImageDivision division, const DividedBatch& batch) {
   division.samples = batch.images;
   return has_single_image(division, batch, 0);
 }
 
-// Whether a step with all images of the run has a single image somewhere.
+// Whether batch normalisation gets a single image somewhere in a step with all images of the run.
 bool is_single_in_one_step(const ImageDivision& division, const DividedBatch& batch) {
   return has_single_image(division, {division.samples, batch.parts}, 0);
 }

@@ -1,5 +1,5 @@
-// Finds training steps in which batch normalisation works on a single image. If the layer's map is
-// 1x1, too, it has only one value per channel, and the step trains on constants
+// Finds training steps in which batch normalisation works on a single image. If the layer's feature
+// map is also 1x1, the layer has only one value per channel, and the step trains on constants
 // (net/single_values.hpp).
 #pragma once
 
@@ -11,8 +11,9 @@
 
 namespace dp {
 
-// How a run divides its images. Batch normalisation takes the images of one rank's part of a step
-// or, with sync_bn, of the equally numbered parts of all ranks.
+// How a run divides its images. A rank computes its images in numbered parts, one after the other.
+// Batch normalisation works on one part of one rank or, with sync_bn, on the parts of all ranks
+// that have the same number.
 struct ImageDivision {
   struct Batch {
     std::size_t images;         // of all ranks in a step; the last step of an epoch may have fewer
@@ -35,7 +36,8 @@ struct SingleImages {
   std::size_t single_steps = 0, steps = 0;  // of an epoch with that batch
 };
 
-// Finds steps in which a rank, or with sync_bn all ranks together, have a part of a single image.
+// Finds steps in which a part has only a single image on one rank or, with sync_bn, on all ranks
+// together.
 [[nodiscard]] SingleImages find_single_images(const ImageDivision& division);
 
 // The options that decide the division, and which of them the user can change.
@@ -49,9 +51,9 @@ struct SingleImageRemedies {
   bool goes_on = false;  // from a checkpoint: only the number of ranks can change
 };
 
-// One sentence about the result of find_single_images(), which names the option that is the cause.
-// It is the text of an error if every step is affected, and otherwise of a warning. layers: those
-// with maps of 1x1, at least one.
+// Describes the result of find_single_images() in one sentence, which names the option at fault.
+// The sentence is an error message if every step is affected, and otherwise a warning. `layers` has
+// at least one entry: the layers with maps of 1x1.
 [[nodiscard]] std::string describe_single_images(const SingleImages& found,
                                                  const ImageDivision& division,
                                                  const std::vector<std::string>& layers,

@@ -154,7 +154,7 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
     take_earlier();
   } else {
     check_new_file(Setting{"exported weights"}, path_);
-    // Checked now, so that the run does not fail only after an epoch.
+    // Checked now, because otherwise the run would fail only after its first epoch.
     check_new_file(Setting{"exported weights"}, path_ + ".part");
   }
 }
@@ -164,7 +164,8 @@ void WeightsExporter::take_earlier() {
   std::error_code ignored;
   if (!std::filesystem::exists(path_, ignored)) return;
   try {
-    // Epochs after the checkpoint are trained again, with the same weights.
+    // The best epoch in the file may come after the checkpoint. This run trains that epoch again,
+    // with the same weights as a result.
     with_option_names(kDptrainNames, [&] {
       best_ = read_weights(path_, WhichWeights::best, Setting{"exported weights"}).last;
     });
@@ -181,7 +182,8 @@ void WeightsExporter::take_earlier() {
 
 void WeightsExporter::write(WeightSet after_epoch) {
   file_.last = std::move(after_epoch);
-  // A run that was stopped in its first epoch has weights without an accuracy.
+  // If a run was stopped in its first epoch, its weights have no accuracy (NaN). Any later weights
+  // count as better.
   const bool is_best = !has_best_ || std::isnan(best_.test_accuracy) ||
                        file_.last.test_accuracy > best_.test_accuracy;
   if (is_best) {

@@ -10,7 +10,8 @@
 namespace dp {
 namespace {
 
-// The largest fraction of a step's time that may be fixed.
+// The largest fraction of a step's time that a model may take as fixed, independent of the number
+// of images.
 constexpr double kMostFixed = 0.6;
 // Two measurements determine both parameters of a model only if their numbers of images differ by
 // more than this fraction, because times differ by a few per cent by chance.
@@ -20,8 +21,8 @@ constexpr double kDistinct = 0.3;
 // or of the last kMostInMean times.
 constexpr double kJump = 0.1;
 constexpr std::size_t kMostInMean = 5;
-// The fraction of the expected gain that a trial must show. If the expected gain is below
-// kSureGain, the trial lasts kTrialIntervals, because the times of steps differ by chance.
+// The fraction of the expected gain that a trial must achieve to succeed. If the expected gain is
+// below kSureGain, the trial lasts kTrialIntervals, because the times of steps differ by chance.
 constexpr double kFairPart = 0.3;
 constexpr std::size_t kTrialIntervals = 3;
 

@@ -50,8 +50,8 @@ class ShareControl {
   };
 
   // Call it before the first step, with the measurements of rehearsed steps that had these images.
-  // Returns the division to begin with, which is not a trial, or nothing if the rehearsed division
-  // should stay.
+  // Returns the division to begin with, or nothing if the rehearsed division should stay. The first
+  // interval with this division is not a trial.
   [[nodiscard]] std::optional<std::vector<std::size_t>> begin(
       std::span<const ShareMeasurement> measured, std::span<const std::size_t> images);
   // Call it after an interval in which all steps had these images. Returns nothing if the division

@@ -9,7 +9,7 @@
 namespace dp {
 namespace {
 
-// The whole images that a rank computes in `time_s`, within its bounds.
+// The number of whole images that a rank computes in `time_s`, within the rank's bounds.
 std::size_t images_in(double time_s, const StepModel& model, const ShareBounds& bounds) {
   const double images = std::floor((time_s - model.fixed_s) / model.image_s);
   if (!(images > static_cast<double>(bounds.least))) return bounds.least;

@@ -27,9 +27,9 @@ struct MpiPlace {
 // different results.
 //
 // A launcher that counts one process is never reported. Variables of PMI, PMIx and Slurm are
-// considered only if MPI has one rank and mpirun has not started it, since mpirun itself may run in
-// a step of Slurm. Variables of torchrun and horovodrun are compared with the size of the
-// communicator, variables of mpirun with the size of MPI_COMM_WORLD. SLURM_NTASKS and
+// considered only if MPI has one rank and mpirun has not started this process, since mpirun itself
+// may run in a step of Slurm. Variables of torchrun and horovodrun are compared with the size of
+// the communicator, variables of mpirun with the size of MPI_COMM_WORLD. SLURM_NTASKS and
 // SLURM_PROCID=0 are ignored, because an allocation sets them without any launcher. A shell that
 // srun --pty has started does not count as a process of a program.
 [[nodiscard]] std::optional<std::string> foreign_launcher(const EnvironmentLookup& variable,

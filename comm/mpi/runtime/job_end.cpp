@@ -20,8 +20,8 @@
 namespace dp {
 namespace {
 
-// The time from the end of a rank until the process that has started it is killed. mpirun needs two
-// seconds to end the ranks that it reaches, and more on a busy machine.
+// The time from the end of a rank until mpirun or its daemon, which has started the rank, is
+// killed. mpirun needs two seconds to end the ranks that it reaches, and more on a busy machine.
 constexpr int kGrace_ms = 6000;
 
 constexpr std::array<std::string_view, 6> kMpiLaunchers = {"mpirun", "mpiexec", "orterun",

@@ -1,12 +1,11 @@
 // Ends the job even if MPI cannot.
 //
-// mpirun ends a job by messages to its daemons on the other hosts. If the network between them is
-// cut, it waits for their answers forever, and the daemons that are cut off wait for its orders.
-// Therefore the rank that ends a job leaves a small process behind. Some seconds later, that
-// process kills the process that has started this rank (mpirun or one of its daemons), if it is
-// still running. mpirun then has the exit code of a killed process; the true exit code is written
-// into the file named by the variable DPTRAIN_EXIT_FILE. Programs that start mpirun set that
-// variable.
+// mpirun ends a job by messages to its daemons on the other hosts. If a link between hosts is cut,
+// mpirun waits forever for the answers of the daemons beyond it, and these daemons wait for orders
+// from mpirun. Therefore the rank that ends a job leaves a small process behind. This process waits
+// for some seconds. It then kills the mpirun or daemon that has started the rank, unless that has
+// ended. A killed mpirun does not return the rank's exit code. The rank therefore writes the code
+// into a file, whose path the program that starts mpirun gives in the variable DPTRAIN_EXIT_FILE.
 #pragma once
 
 namespace dp {

@@ -31,8 +31,9 @@ class MpiRuntime {
   //                                       fails noisily there
   //   OMPI_MCA_btl_tcp_eager_limit, rndv_eager_limit and max_send_size: 512 KiB
   //                                       a segment leaves at once, in one piece. Above the limit
-  //                                       Open MPI first asks the receiver. Its thread sleeps, so
-  //                                       the link idles (90 % of it is used instead of 97 %)
+  //                                       Open MPI first asks the receiver. The receiver's thread
+  //                                       sleeps, so the link reaches only 90 % of its bandwidth
+  //                                       instead of 97 %
   //   OMPI_MCA_btl_tcp_if_include         the interface of network_interface.hpp
   //   PMIX_MCA_gds=hash                   without it, hosts that share a file system print errors
   //

@@ -113,8 +113,8 @@ std::vector<std::string> Strangers::look() {
   for (const int number : sockets.files) {
     Ends ends;
     if (!is_half_greeted(number, sockets.ports, ends)) continue;
-    // MPI may close the file meanwhile, and the system may reuse its number. The rest therefore
-    // works on a duplicate of the descriptor, which stays the same connection.
+    // MPI may close the file meanwhile, and the system may reuse its number. The code below
+    // therefore uses a duplicate of the descriptor, which always refers to the same connection.
     const int file = ::fcntl(number, F_DUPFD_CLOEXEC, 0);
     if (file < 0) continue;
     struct stat status {};

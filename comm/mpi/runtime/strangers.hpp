@@ -1,12 +1,13 @@
 // Closes foreign connections to Open MPI's ports, which would block a rank inside MPI.
 //
-// If a program connects to a port of Open MPI and sends less than a whole greeting, it blocks the
-// rank: MPI reads the greeting in a call that waits until it is complete (btl tcp, 4.1). A peer
-// sends its greeting of 24 bytes in one piece, as soon as it is connected. A *stranger* is an
-// incoming connection to a listening port of this process, on which only 1 to 23 bytes have arrived
-// at two consecutive looks. A peer's connection is never in this state, even while this process or
-// the peer is stopped or a link is cut, because a part of a greeting is never sent. The watch shuts
-// down a stranger's connection, and MPI continues as if the other end had closed it.
+// If a program connects to a port of Open MPI and sends less than a whole greeting, the rank is
+// blocked: MPI reads the greeting in a call that waits until the greeting is complete (btl tcp,
+// 4.1). A peer sends its greeting of 24 bytes in one piece, as soon as it is connected. A
+// *stranger* is an incoming connection to a listening port of this process, on which only 1 to 23
+// bytes have arrived at two consecutive looks. A peer's connection is never in this state, even
+// while this process or the peer is stopped or a link is cut, because a peer never sends only a
+// part of its greeting. The watch shuts down a stranger's connection, and MPI continues as if the
+// other end had closed it.
 //
 // A separate thread looks; it reads this process' list of open files and sends nothing.
 #pragma once
@@ -39,8 +40,7 @@ class Strangers {
 class StrangerWatch {
  public:
   // The thread calls `tell` once for each address. A stranger blocks a rank until the next look.
-  // Each further stranger that is queued behind it blocks the rank for another few hundredths of a
-  // second.
+  // Each further stranger in the queue blocks the rank for another few hundredths of a second.
   StrangerWatch(std::chrono::milliseconds between_looks,
                 std::function<void(const std::string& address)> tell);
   ~StrangerWatch();
