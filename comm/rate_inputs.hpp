@@ -11,10 +11,10 @@
 
 namespace dp {
 
-// Makes a histogram of this rank's own values (gradient + residual), in the segments whose partial
-// sums it will encode in the next exchange. Counts only buckets whose codec has a rate. `gpu` is
-// the device that holds the gradient; null if the gradient is in host memory. Call it between
-// steps.
+// Makes a histogram of this rank's own values (gradient + residual). It covers the segments whose
+// partial sums this rank will encode in the next exchange, in buckets whose codec has a rate
+// (has_rate). `gpu` is the device that holds the gradient; null if the gradient is in host memory.
+// Call it between steps.
 [[nodiscard]] MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
                                                   std::span<const float> gradient,
                                                   bool is_residual_on_gpu);

@@ -25,8 +25,8 @@ std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   return most;
 }
 
-// Throws if the ranks' hashes are not all equal. All ranks then call `first()`, whose text goes
-// into the message.
+// If the ranks' hashes are not all equal, all ranks call `first()` and throw an error whose message
+// includes the text from `first()`.
 template <class First>
 std::uint64_t agree(Communicator& communicator, std::uint64_t mine, std::string_view where,
                     std::string_view consequence, First first) {

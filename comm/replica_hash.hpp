@@ -17,10 +17,10 @@ namespace dp {
 // minority.
 std::uint64_t agree_on_hash(Communicator& communicator, std::span<const float> values);
 
-// Collective: does the same for every block whose share is `replicated`. All ranks must list the
-// same blocks. Returns the hash of the parameters as if they were one array. If ranks differ, the
-// error also names the first block that differs. `device` holds the blocks that are not in host
-// memory; null if there are none.
+// Collective: does the same as agree_on_hash() for every block whose share is `replicated`. All
+// ranks must list the same blocks. Returns the hash of the parameters as if they were one array. If
+// ranks differ, the error also names the first block that differs. `device` holds the blocks that
+// are not in host memory; null if there are none.
 std::uint64_t agree_on_state(Communicator& communicator, std::span<const StateBlock> blocks,
                              Device* device);
 
@@ -31,9 +31,9 @@ struct HashedPart {
   std::uint64_t hash = 0;
 };
 
-// Collective: does the same with hashes that the caller has computed. All ranks must list the same
-// parts. `where` and `consequence` complete the error message: " in the checkpoint of step 6",
-// "Results from here on are worthless".
+// Collective: compares hashes that the caller has computed, and throws as agree_on_hash() does. All
+// ranks must list the same parts. `where` and `consequence` complete the error message: " in the
+// checkpoint of step 6", "Results from here on are worthless".
 void agree_on_parts(Communicator& communicator, std::span<const HashedPart> parts,
                     std::string_view where, std::string_view consequence);
 

@@ -11,10 +11,9 @@
 namespace dp {
 namespace {
 
-// Bytes are sent in pieces of kPiece bytes, and a deadline applies to one piece, which takes half a
-// second at 1 Mbit/s. At most kUnderWay pieces are under way: the sender waits until the receiver
-// has begun to take the oldest of them before it sends another. Pings therefore wait only for a few
-// pieces.
+// Bytes are sent in pieces of kPiece bytes. Each piece has its own deadline; at 1 Mbit/s a piece
+// takes half a second. When kUnderWay pieces are under way, the sender waits until the receiver
+// begins to take the oldest piece. Pings therefore wait only for a few pieces.
 constexpr std::size_t kPiece = 64u << 10, kUnderWay = 4;
 
 }  // namespace

@@ -54,7 +54,8 @@ class ThrottledChannel final : public Channel {
     other_->send_notice(slot, notice, to, tag);
   }
 
-  // The link carries messages one after the other, so both queues are sorted by time.
+  // The link carries messages one after the other, so both queues are sorted by time, and only the
+  // first messages need a check.
   std::span<const Completion> poll() override {
     std::size_t count = 0;
     for (const Completion& ended : other_->poll()) {

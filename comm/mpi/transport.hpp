@@ -61,8 +61,8 @@ class Channel {
   // Moves messages and returns the transfers that have ended. The result is valid until the next
   // call.
   [[nodiscard]] virtual std::span<const Completion> poll() = 0;
-  // Call it when this rank ends, and do not poll afterwards. It hands over all messages that are
-  // still held back, so that no other rank waits for them.
+  // Sends all messages that are still held back, so that no other rank waits for them. Call it when
+  // this rank ends, and do not poll afterwards.
   virtual void let_go() {}
 };
 

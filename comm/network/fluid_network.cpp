@@ -13,8 +13,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 }  // namespace
 
 double FluidNetwork::Flow::left_s() const {
-  // A remainder of less than this part of a byte counts as sent: it comes from rounding in sums of
-  // times.
+  // A remainder below this fraction of a byte is only a rounding error of summed times, so it
+  // counts as sent.
   constexpr double kNothing_bytes = 1e-3;
   return left_bytes <= kNothing_bytes ? 0.0 : left_bytes / bytes_per_s;
 }
@@ -65,7 +65,8 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
   if (next_s() > now_s) return std::nullopt;
   const double end_s = next_s_;
   go_on(end_s);
-  // If several flows' messages end now, takes the first one in the order of ranks.
+  // If the messages of several flows end now, takes the message of the first flow in the order of
+  // ranks.
   const auto ended = std::ranges::min_element(
       active_, {}, [&](std::size_t f) { return std::pair(flows_[f].left_s(), f); });
   Flow& from = flows_[*ended];
@@ -84,8 +85,8 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
     }
     is_shared_ = false;
   } else {
-    // The active flows and their rates do not change, only the time at which this flow's message
-    // ends.
+    // The flow stays active with its next message. All rates stay the same; only the end time of
+    // this flow's message changes.
     begin_message(from);
     is_shared_ = false;
   }

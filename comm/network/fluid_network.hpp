@@ -34,7 +34,7 @@ struct NetworkPorts {
   double burst_bytes = 0.0;  // may pass a port at once after a pause
   double inside_bytes_per_s = std::numeric_limits<double>::infinity();  // on one host
 
-  // The same port for each of `hosts` hosts.
+  // The ports of `hosts` hosts that all have the same bandwidth and latency.
   [[nodiscard]] static NetworkPorts alike(std::size_t hosts, double bytes_per_s, double latency_s);
 };
 
@@ -51,7 +51,7 @@ class FluidNetwork {
     double arrives_s = 0.0;  // at the other rank
   };
 
-  // `hosts` has each rank's host as a number from 0.
+  // hosts[r]: the index of rank r's host, from 0.
   FluidNetwork(NetworkPorts ports, std::vector<int> hosts);
 
   // Time does not go backwards: `now_s` is not before any time used so far.

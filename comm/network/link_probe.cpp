@@ -26,7 +26,8 @@
 namespace dp {
 namespace {
 
-// On slower links the messages of probe_burst() would take more than a second.
+// Bursts are measured only on links of at least this rate. On slower links the messages of
+// probe_burst() would take more than a second.
 constexpr double kLeastForBursts = 150e3;  // bytes per second
 
 constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2;
@@ -39,7 +40,8 @@ double largest_of(Communicator& communicator, double mine) {
   return std::ranges::max(communicator.all_gather(mine));
 }
 
-// The neighbours with which this rank measures; kNobody if there is no network in between.
+// The neighbours with which this rank measures; kNobody for a neighbour on the same host, unless
+// all ranks are on one host.
 struct Neighbours {
   static constexpr int kNobody = -1;
   int left = kNobody, right = kNobody;
@@ -208,8 +210,8 @@ class Streams {
   // After run(): the estimate for the link on which this rank received.
   [[nodiscard]] const RateEstimate& own() const { return own_; }
 
-  // Replaces run() if all ranks are on one host. There is no network then, only processors that may
-  // be busy with other work, so the fastest of a few streams counts.
+  // Replaces run() if all ranks are on one host. Other work on the processors can only slow down
+  // these streams, so the fastest of a few streams counts.
   RateEstimate run_in_memory() {
     RateEstimate best;
     for (std::size_t i = 0; i < kStreamsInMemory; ++i) {
@@ -297,7 +299,8 @@ double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors)
     return static_cast<double>(make_codec(spec)->expected_payload_bytes(kSegment)) /
            (kSegment * sizeof(float));
   }
-  // A codec with its own kind of exchange (powersgd) sends sums in fp32.
+  // A codec with its own kind of exchange (powersgd) sends sums in fp32. The result is the number
+  // of floats in these sums divided by the number of floats in the tensors.
   std::vector<TensorSlot> compressed;
   std::size_t floats = 0, sent = 0;
   for (const TensorSlot& tensor : tensors) {

@@ -54,16 +54,17 @@ struct LinkProbe {
 };
 
 // Collective; the result is the same on all ranks. With one rank there is nothing to measure, and
-// rates and latency are 0. If own_bytes_per_s is not null, it receives the rate of each rank's link
-// to the network, by rank; if some ranks share a host, it becomes empty. Two streams pass each
-// link, and a neighbour's link may slow down one of them, so the faster one counts.
+// rates and latency are 0. If own_bytes_per_s is not null, the function writes the rate of each
+// rank's own link to this vector, by rank, or clears the vector if some ranks share a host. Two
+// streams pass each link, and a neighbour's link may slow down one of these streams, so the faster
+// stream gives the rate.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator,
                                    std::vector<double>* own_bytes_per_s = nullptr);
 
-// Collective. Measures in the same way between pairs of ranks, all pairs at the same time. This
-// takes half a second if round trips are short. The two ranks of a pair name each other as
-// `partner`; a rank without a partner only waits. The result is for the direction from the partner
-// to this rank; without a partner it is 0.
+// Collective. Measures as probe_link() does, but between pairs of ranks, all pairs at the same
+// time. This takes half a second if round trips are short. The two ranks of a pair name each other
+// as `partner`; a rank without a partner only waits. The result is for the direction from the
+// partner to this rank; without a partner it is 0.
 [[nodiscard]] LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner);
 
 // Collective, with the same `link` on all ranks. Returns the number of bytes that a link lets
@@ -75,8 +76,8 @@ struct LinkProbe {
 // 1.2 Mbit/s.
 [[nodiscard]] double probe_burst(Communicator& communicator, const LinkProbe& link);
 
-// The codec's bytes as a fraction of fp32's, in segments of the usual size. `tensors` is as in
-// choose_bucket_bytes().
+// The bytes of the codec's payloads as a fraction of the bytes in fp32, for segments of the usual
+// size. `tensors` is as in choose_bucket_bytes().
 [[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 
 // The size of buckets, in bytes of fp32: the smallest size for which a bucket's time on the wire is
@@ -87,11 +88,11 @@ struct LinkProbe {
 // with share = payload_share(). The size is rounded up to 1/4, 1/2, 1, 2, 4 or 8 MiB, so that
 // slightly different measurements give the same buckets. Smaller buckets leave earlier and end
 // sooner after backward; larger ones wait less. `tensors` are the model's tensors: for codecs that
-// factor matrices, the share depends on the matrices' shapes (1 without tensors). With a codec that
-// has a rate, the model is divided into at least six buckets. At few planned bits (has_few_bits), a
-// bucket's payload is at least sixteen times as large as the headers around it. If the link was not
-// measured (0 bytes a second), the size is 10^6 bytes or, if larger, the size that few planned bits
-// require.
+// factor matrices, the share depends on the matrices' shapes (1 without tensors). If the codec has
+// planned bits or a wanted error (has_rate), the model is divided into at least six buckets. If few
+// bits are planned (has_few_bits), a bucket's payload is at least sixteen times as large as its
+// headers. If the link was not measured (0 bytes a second), the size is 10^6 bytes or, if larger,
+// the size that few planned bits require.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

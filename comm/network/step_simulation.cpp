@@ -43,9 +43,11 @@ struct Progress {
   std::size_t sum = 0;  // the sum that is running
   bool has_begun_sum = false;
   std::size_t next_handled = 0, next_sent = 0;
-  // By sum and rank: the number of messages that have arrived, and that have been handled.
+  // Two counts of messages by sum and sender: messages that have arrived, and messages that have
+  // been handled.
   std::vector<std::vector<std::size_t>> arrived, handled;
-  // By place in the window: the number of targets to which this place's message has not left yet.
+  // By place in the window: how many copies of the place's message have not left yet. A place is
+  // free when this count is 0.
   std::vector<std::size_t> under_way;
   bool is_delivered = false;
 };
@@ -184,7 +186,8 @@ class Simulation {
     now_s_ = event.at_s;
     switch (event.kind) {
       case EventKind::ready: {
-        // The thread may have delayed the computation since this event was queued.
+        // Since this event was queued, the exchange's thread may have delayed the computation. The
+        // bucket then becomes ready later, and the event is queued again.
         const double ready_s =
             engine.begin_s + engine.times->ready_s[event.bucket] + engine.stolen_s;
         if (ready_s > now_s_ + 1e-12) {
@@ -278,7 +281,7 @@ class Simulation {
       if (!cost_s) continue;
       *cost_s *= slowdown();
       ++acting_;
-      // While backward runs, the action takes processor time from it.
+      // While backward runs, the action takes processor time from backward.
       if (now_s_ < engine.backward_end_s()) engine.stolen_s += setup_.stolen * *cost_s;
       push(now_s_ + *cost_s, {.kind = EventKind::action_over, .rank = rank});
       return;
@@ -286,8 +289,8 @@ class Simulation {
     engine.is_awake = false;
   }
 
-  // The factor by which an action that begins now takes longer, because other actions run on the
-  // same cores.
+  // An action that begins now takes this many times as long, because other actions run on the same
+  // cores.
   [[nodiscard]] double slowdown() const {
     if (setup_.shared_cores == 0.0) return 1.0;
     return std::max(1.0, static_cast<double>(acting_ + 1) / setup_.shared_cores);

@@ -106,8 +106,8 @@ struct StepForecast {
   double most_sent_bytes = 0.0;     // maximum over ranks
 };
 
-// `steps` has, for each step, the times of every rank. There must be at least one step, and as many
-// ranks as in `hosts`.
+// steps[i][r]: the times of rank r in step i. There must be at least one step, and one rank for
+// each entry of setup.hosts.
 [[nodiscard]] StepForecast simulate_steps(const StepSetup& setup,
                                           std::span<const std::vector<ComputeTimes>> steps);
 

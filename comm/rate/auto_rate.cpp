@@ -57,11 +57,12 @@ void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
   const std::size_t at = count_++ % kPeriods;
   last_times_[at] = wire_s;
   learn_overhead(bytes, wire_s);
-  // An overhead of less than half of the time may be an error of the slope, and matters little.
+  // A learnt overhead of less than half of the time is ignored: it may be an error of the slope,
+  // and it matters little.
   const bool explains = learnt_s_ > 0.5 * wire_s && learnt_s_ > least_overhead_s;
   overhead_s_ = explains ? learnt_s_ : least_overhead_s;
   const double least = bytes / (wire_s + period.peer_wait_s);  // others may have sent in the wait
-  // If latency is half of the time or more, the time gives no upper bound.
+  // If latency is half of the time or more, the time gives no upper bound of the bandwidth.
   constexpr double kLeastShare = 0.5, kRise = 1.1;
   const bool is_bound = wire_s - overhead_s_ > kLeastShare * wire_s;
   const double most =
@@ -112,7 +113,8 @@ AutoRate::AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double w
 
 void AutoRate::add(const StepTimes& step) {
   const double busy_s = step.busy.end_s - step.busy.begin_s;
-  // If another rank was late, this rank has not waited for the link.
+  // If this rank waited long for another rank, the period gives only a lower bound of the link's
+  // bandwidth.
   const bool is_frozen = step.busy.peer_wait_s > kMostPeerWait * busy_s;
   if (is_frozen) {
     link_.add_late(step.busy);

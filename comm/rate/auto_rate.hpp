@@ -27,11 +27,11 @@ struct BusyPeriod {
   double nap_squares = 0.0;           // the sum of squares of the thread's sleeping times, in s^2
 
   [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
-  // How late a message is noticed, in the mean. A message that arrives during a nap waits on
-  // average for half of the nap, and is more likely to meet a long nap than a short one. These two
-  // facts alone would give half of the result. The result is doubled because the exchange waits for
-  // the last of several messages. When computation keeps all cores busy, naps last for
-  // milliseconds.
+  // The mean delay with which messages are noticed. A message that arrives during a nap waits on
+  // average for half of the nap, and it is more likely to arrive in a long nap than in a short one.
+  // The mean delay of a single message would be half of the result. The result is doubled because
+  // the exchange waits for the last of several messages. When computation keeps all cores busy,
+  // naps last for milliseconds.
   [[nodiscard]] double late_s() const {
     return end_s > begin_s ? nap_squares / (end_s - begin_s) : 0.0;
   }
@@ -61,14 +61,14 @@ class LinkRateEstimate {
   // `bytes_per_s`: the bandwidth measured before the first step.
   explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s), first_(bytes_per_s) {}
 
-  // least_overhead_s: the least time of the period with no byte on the wire, because of latencies
-  // and wake-ups.
+  // least_overhead_s: a lower bound of the time in which latencies and wake-ups kept the link idle
+  // during the period.
   void add(const BusyPeriod& period, double least_overhead_s);
   // Adds a period that was mostly a wait for other ranks. Such a period only bounds the bandwidth
   // from below.
   void add_late(const BusyPeriod& period);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
-  // The time of a period with no byte on the wire, as far as it is known.
+  // The best estimate of the time in a period with no byte on the wire.
   [[nodiscard]] double overhead_s() const { return overhead_s_; }
 
  private:
@@ -111,8 +111,8 @@ class DenseChoice {
   static constexpr double kMargin = 1.1;
   static constexpr std::int64_t kPatience = 8, kMostPatience = 1024;  // steps
 
-  // Returns the bits a value of the next training step: a dense form's, or `wished` within the
-  // limits. `wished` is the least wish of all ranks.
+  // Returns the bits a value of the next training step: the bits of a dense form, or `wished`
+  // within the limits. `wished` is the smallest wish of all ranks.
   double next(double wished, const RateLimits& limits);
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
@@ -143,10 +143,10 @@ class AutoRate {
   // If more than this fraction of a period was a wait for another rank, the period does not lower
   // the estimate.
   static constexpr double kMostPeerWait = 0.2;
-  // The least overhead of each message that follows from another one.
+  // When a message arrives, the thread needs at least this time to wake up.
   static constexpr double kWakeUp_s = LookPace::kWakeUp_s;
-  // After each step, the deadline for later steps is brought forward by this fraction of the step's
-  // exposed time beyond the slack.
+  // After each step, the deadline of later steps moves earlier by this fraction of (exposed time -
+  // slack). A negative difference moves the deadline later.
   static constexpr double kGain = 0.1;
 
   // `buckets` need elements and fixed bytes, but no times; hops and wire_factor are the topology's.
@@ -169,9 +169,10 @@ class AutoRate {
   LinkRateEstimate link_;
   double backward_end_s_ = 0.0, compute_s_ = 0.0;  // means, from a step's begin
   double codec_s_ = 0.0;                           // mean of a busy period
-  // How much earlier than in the model the exchange must end, to make room for coding time that
-  // neither computation nor the wire hides. It is learnt from the exposed time, minus other ranks'
-  // delays. It is limited to the coding time: fewer bits would not reduce any other exposed time.
+  // The exchange must end this much earlier than in the model, because the model leaves out coding
+  // time that neither computation nor the wire hides. The margin is learnt from the exposed time
+  // without other ranks' delays. It is at most the coding time, because fewer bits would not reduce
+  // any other exposed time.
   double margin_s_ = 0.0;
   std::uint64_t steps_ = 0;
   RateBudget budget_;

@@ -25,10 +25,10 @@ struct RateLimits {
   double least_bits = 0.1, most_bits = kMostOfGradients;
   bool allows_dense = true;  // DenseForm's forms, too; false if the user gave max=
 
-  // The limits at `progress`, the fraction of the run so far (below 0: not known). Unless the user
-  // gave max=, most_bits rises to the bits that a run with a mean of most_bits would plan at that
-  // point (planned_bits). A run begins with more bits, since error feedback delivers values late,
-  // and a short run would end before it has delivered them.
+  // The limits at `progress`, the fraction of the run so far (below 0: not known). A run begins
+  // with more bits than it ends with, since error feedback delivers values late, and a short run
+  // would end before it has delivered them. Therefore most_bits is higher at the beginning, as in a
+  // plan with the mean most_bits (planned_bits), unless the user gave max=.
   [[nodiscard]] RateLimits at(double progress) const;
 
   [[nodiscard]] double limited(double bits) const {
@@ -54,13 +54,13 @@ struct CompressChoice {
   SentKind kind = SentKind::gradients;  // of `auto` and `fewest`
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
-  // This choice for a run that can or cannot send velocities. If it can, `auto` and `fewest` send
-  // them, unless velocity= is given.
+  // Adapts this choice to a run. If the run can send velocities, `auto` and `fewest` send
+  // velocities, unless velocity= is given.
   [[nodiscard]] CompressChoice with_velocities(bool can_send) const;
-  // This choice for a run with Adam. `auto` then sends more bits, unless min= is given.
+  // Adapts this choice to a run with Adam: `auto` sends more bits, unless min= is given.
   [[nodiscard]] CompressChoice for_adam() const;
-  // This choice for a model of `values` parameters: sets the bits of `fewest`, and the least_bits
-  // of `auto` unless min= is given.
+  // Adapts this choice to a model of `values` parameters: sets the bits of `fewest`, and the
+  // least_bits of `auto` unless min= is given.
   [[nodiscard]] CompressChoice for_network(std::size_t values, std::size_t ranks) const;
 };
 

@@ -30,7 +30,8 @@ namespace dp {
 struct BudgetBucket {
   std::size_t elements = 0;
   double ready_s = 0.0;  // when its gradients are final, on the clock of backward_end_s
-  // Payload bytes that do not depend on the bits a value; counted once, not for each leg.
+  // Payload bytes that do not depend on the bits a value. `wire_factor` accounts for the two legs,
+  // so these bytes are counted once here.
   double fixed_bytes = 0.0;
 };
 

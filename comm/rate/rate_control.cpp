@@ -71,7 +71,7 @@ void MagnitudeHistogram::add(std::span<const float> values, const float* residua
 }
 
 double MagnitudeHistogram::bits(double step) const {
-  // How many values become 0, +-1, +-2 ...
+  // By magnitude of the rounded multiple: how many values become 0, +-1, +-2 ...
   std::array<double, kMostCode + 1> codes = {};
   double all = 0;
   for (std::size_t bin = 0; bin < kBins; ++bin) {
@@ -100,8 +100,8 @@ std::optional<double> MagnitudeHistogram::largest() const {
 double MagnitudeHistogram::step_for(double bits_wanted) const {
   const std::optional<double> most_value = largest();
   if (!most_value) return 0.0;
-  // With a step size above twice the largest value, all values become zero. With one below the
-  // lower end of the search, the largest value would have no code.
+  // The search needs no larger step sizes, because with more than twice the largest value all
+  // values become zero. With smaller step sizes than `least`, the largest value would have no code.
   double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
   while (most - least > 0.01) {
     const double middle = (most + least) / 2;
@@ -117,8 +117,8 @@ double MagnitudeHistogram::relative_error(double step) const {
     const auto count = static_cast<double>(counts_[bin]);
     const double value = magnitude_of(bin);
     const double code = std::min(std::nearbyint(value / step), double{kMostCode});
-    // A bin is a quarter of an octave wide. For large values that is about a step size or more, so
-    // their errors are taken to be evenly distributed.
+    // A bin is a quarter of an octave wide. For values above 4 step sizes the bin is about as wide
+    // as a step size or wider, so rounding errors in it are taken to be evenly distributed.
     const double error = value > 4 * step ? step / std::sqrt(12.0) : std::abs(value - code * step);
     dropped += count * error * error;
     all += count * value * value;

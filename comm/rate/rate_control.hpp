@@ -1,4 +1,4 @@
-// Rate control: before every training step it chooses the quantiser's step size, one for all
+// Rate control chooses the quantiser's step size before every training step: one step size for all
 // tensors and ranks.
 //
 // Gradients pass two *sites* where they are rounded: a rank's own values on their way to the rank
@@ -7,10 +7,10 @@
 // tensors have the same step size ("equal slope").
 //
 // Every message of such an exchange carries a *rate note* behind its header: the bytes that the
-// segment's partial sums took so far, a wish (RateWish) or an error (RateErrors), and an alarm. The
-// note of a total is complete, and every rank gets every total. Hence all ranks know the same bytes
-// and wishes after a step, and compute the same step sizes for the next one without another
-// message. Nothing here communicates, reads a clock, or fails.
+// segment's partial sums took so far, a wish (RateWish) or an error (RateErrors), and an alarm. A
+// total's note covers all ranks, and every rank gets every total. Hence all ranks know the same
+// bytes and wishes after a step. From these they compute the same step sizes for the next step,
+// without another message. Nothing here communicates, reads a clock, or fails.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,9 @@ struct CodecSpec;
 // that follow from it.
 [[nodiscard]] bool has_rate(const CodecSpec& spec);
 
-// The bits a value that a rank's link can carry. A message carries them as a code, a whole number
-// that grows with the logarithm of the bits. The least of all ranks' wishes decides.
+// A rank's wish: the bits a value that its link can carry. In a message a wish is a code, a whole
+// number that grows with the logarithm of the bits. The exchange follows the smallest wish of all
+// ranks.
 class RateWish {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
@@ -60,7 +61,7 @@ class RateWish {
 // A rank's report in a rate note (exchange/message_header.hpp), or the combination of several.
 struct RateWord {
   static constexpr std::uint16_t kNone = 0xffff;
-  // The meaning of `code`. The same on all ranks in all steps.
+  // The meaning of `code`, which is the same on all ranks and in all steps.
   enum class Kind : std::uint8_t { wish, errors };
 
   Kind kind = Kind::wish;
@@ -135,7 +136,8 @@ class MagnitudeHistogram {
   std::vector<std::int64_t> counts_;
 };
 
-// For each site: the plan for segments that choose their own step sizes (segment_rates.hpp).
+// The plan for segments that choose their own step sizes (segment_rates.hpp), with an entry for
+// each site.
 struct EvenOrder {
   // Bits a value, averaged over all segments. 0: segments use the common step size.
   std::array<double, kRateSites> bits = {};
@@ -151,7 +153,7 @@ struct RateOrder {
   RateWord word = {};             // of this rank
   bool measures_squares = false;  // fill RateTally::own_squares
   bool masks_velocities = true;   // for buckets with Bucket::Velocity::masked
-  // If not null, encoded values are counted there, by site.
+  // If not null, encoders count the values in these histograms, by site.
   std::array<MagnitudeHistogram, kRateSites>* histograms = nullptr;
 
   [[nodiscard]] float step(RateSite site) const { return steps[static_cast<std::size_t>(site)]; }
@@ -163,14 +165,15 @@ struct RateReport {
   double planned_bits = kNothing;                                    // a value
   std::array<double, kRateSites> bits = {kNothing, kNothing};        // as sent
   std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // next step sizes
-  // Only with `auto`. wished_bits is the least of all ranks' hidden_bits, and the next plan follows
-  // it. The other three are this rank's own: its link's bandwidth, the bits a value that would hide
-  // behind its computation, and the bucket from which on its link has no time left.
+  // Only with `auto`. wished_bits, the least of all ranks' hidden_bits, sets the next plan. The
+  // other three members describe this rank alone: the bandwidth of its link, the bits a value that
+  // its computation would hide, and the first bucket of those that limit the bits.
   double wished_bits = kNothing;
   double link_bytes_per_s = kNothing, hidden_bits = kNothing;
   std::optional<std::size_t> binding_bucket = std::nullopt;
-  // This rank's own, as measured last: norm(residual) / norm(encoded values), norm(residual) /
-  // norm(gradient) (ResidualGuard), and the bucket in which the latter is largest.
+  // The last measurements of this rank: norm(residual) / norm(encoded values), norm(residual) /
+  // norm(gradient) (ResidualGuard), and the bucket with the largest norm(residual) /
+  // norm(gradient).
   double relative_error = kNothing, residual_growth = kNothing;
   double most_growth = 0.0;  // the growth at which the guard acts; 0: never
   std::optional<std::size_t> grown_bucket = std::nullopt;
@@ -186,8 +189,8 @@ struct RateReport {
 
 // Chooses the quantiser's step sizes so that the planned bits a value are sent in the mean.
 //
-// The values of the first training step are counted in a histogram, from which the step sizes of
-// the second one follow. From then on, for each site, with b the bits a value that a training step
+// A histogram of the values in the first training step gives the quantiser's step sizes for the
+// second training step. From then on, for each site, with b the bits a value that a training step
 // has taken and B the planned bits,
 //
 //     log step size += clamp(gain * (b / B' - 1) - log(next B / B) / 2, +-kMostChange)
@@ -204,9 +207,10 @@ struct RateReport {
 // limit cycle with 1.6 times the planned bits.
 //
 // With an even_order() segments choose their own step sizes so that they take B' bits in the mean,
-// and the common step size is the reference for their shares. The bits beyond B' show by how much
-// the common step size is wrong. By then the shares have absorbed an eighth of this error
-// (SegmentRates::kWeight). The share factors undo that, and
+// and the common step size is the reference for their shares. If a training step takes more or
+// fewer bits than B', the common step size is wrong. The segments' shares have already absorbed an
+// eighth of this error (SegmentRates::kWeight). The share factors undo this change of the shares,
+// and
 //
 //     log step size += clamp(b / B' - 1 - log(next B / B) / 2, +-kMostEvenChange)
 //
@@ -225,20 +229,20 @@ class RateController {
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
   void start_for_error(const std::array<MagnitudeHistogram, kRateSites>& histograms, double error);
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
-  // Forgets that step sizes were found: start() must find them anew.
+  // Discards the step sizes, so start() must find new ones.
   void stop() { is_started_ = 0; }
   // For rounds (RatedRound): the values are known before the exchange begins, and they may differ
   // much from those of the last exchange. Each rank finds the step size with which its own values
   // would take the planned bits; own_step() codes this step size as the rank's part of a sum over
-  // ranks. follow() takes that sum and changes the step sizes in force by the factor by which the
-  // geometric mean of the ranks' own step sizes has changed since the last call.
+  // ranks. follow() takes the sum, which gives the geometric mean of the ranks' own step sizes. It
+  // multiplies the step sizes in force by the ratio of this mean to the mean at the last call.
   [[nodiscard]] static std::array<std::int64_t, 2> own_step(double step);  // 0: all values are 0
   void follow(const std::array<std::int64_t, 2>& sum);
   // Call it after each later training step. `bits` was planned for that step, `next_bits` is
   // planned for the next one. is_even: the step had an even_order().
   void update(const RateTally& tally, double bits, double next_bits, bool is_even = false);
   // From now on gradients are `scale` times as large as at the start of the run. The step sizes
-  // change by the same factor at once, and follow() begins anew.
+  // change by the same factor at once, and follow() forgets the mean of its last call.
   void set_scale(double scale);
   // Multiplies the step sizes by `ratio`, because the values of the next exchange are expected to
   // be that many times as large as those of the last one.
@@ -264,7 +268,7 @@ class RateController {
   std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {}, log_factors_ = {};
   RunDebt run_debt_;
   std::int64_t is_started_ = 0;
-  // The last result of follow(); kUnknown before the first.
+  // The logarithm of the geometric mean in the last follow(); kUnknown before the first call.
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
   std::int64_t followed_ = kUnknown;
   // The argument of set_scale(), kept exactly, since a logarithm rounded to kUnit would be off by

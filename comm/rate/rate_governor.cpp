@@ -12,10 +12,10 @@ namespace {
 constexpr double kMostGuardedBits = 6.0;
 // `auto` masks velocities (velocity.hpp) only in training steps that plan fewer bits a value than
 // this. Masking removes momentum: the more is delivered, the more momentum is removed. This acts
-// like a lower learning rate. Some recipes gain from it: ResNet-20 with 0.35 bits has a loss of
-// 0.820 with masking and 0.864 without, against 0.872 in fp32. A recipe with a tuned learning rate
-// does not gain: with masking and 0.4 bits, airbench94 ended 1.2 points below fp32. When hardly
-// anything is delivered, masking makes little difference (ResNet-20 with 0.1 bits: 0.896 and
+// like a lower learning rate. Some recipes gain from masking: ResNet-20 with 0.35 bits has a loss
+// of 0.820 with masking and 0.864 without, against 0.872 in fp32. A recipe with a tuned learning
+// rate does not gain: with masking and 0.4 bits, airbench94 ended 1.2 points below fp32. When
+// hardly anything is delivered, masking makes little difference (ResNet-20 with 0.1 bits: 0.896 and
 // 0.899). With Adam's steps, masking also helps at more bits: a GPT with 0.35 bits ends at a loss
 // of 2.49 with masking and 2.54 without, against 2.50 in fp32 (experiments/studies/adam.md).
 constexpr double kMostMaskedBits = 0.15, kMostMaskedBitsOfAdam = 0.5;
@@ -69,8 +69,8 @@ void RateGovernor::set_mean_bits(double bits) {
 
 void RateGovernor::set_round(const RatedRound& round) {
   round_ = round;
-  // If the values are examined before the exchange, the step sizes follow from the values, so the
-  // expected ratio is not used.
+  // If the values are examined before the exchange, the step sizes follow from the values, and the
+  // expected ratio is not needed.
   if (!is_foreseen()) controller_.scale_steps(round.value_ratio);
 }
 
@@ -83,7 +83,7 @@ void RateGovernor::start_anew(double scale) {
 
 // ---- before a step ------------------------------------------------------------------------------
 
-// Index in planned_bits of the first exchange that begins in this step or later.
+// Returns the index in planned_bits of the first exchange that begins in this step or later.
 std::optional<std::size_t> RateGovernor::planned_from(std::uint64_t step) const {
   const std::vector<double>& bits = options_.planned_bits;
   if (!options_.limits || bits.empty()) return std::nullopt;
@@ -129,7 +129,8 @@ std::array<std::int64_t, 2> RateGovernor::own_step(const MagnitudeHistogram& val
 }
 
 RateOrder RateGovernor::order(double now_s) {
-  // The time since begin_step() was spent examining the values. It belongs to no step.
+  // Since begin_step() the values may have been examined. This time belongs to no step, so the
+  // step's times begin now.
   if (watch_) watch_->begin(now_s);
   if (!controller_.is_started() && !histograms_ && !is_dense(planned_bits_)) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
@@ -194,7 +195,8 @@ double RateGovernor::next_bits(const RateTally& tally) {
 
 void RateGovernor::move_steps(const RateTally& tally, double next_bits, const SumOverRanks& sum) {
   if (is_dense(planned_bits_)) {
-    // Gradients have changed since the step sizes were found, so find these anew.
+    // The last step sizes were found for older gradients, so the controller must find new step
+    // sizes.
     if (!is_dense(next_bits)) controller_.stop();
   } else if (histograms_) {
     for (MagnitudeHistogram& histogram : *histograms_) sum(histogram.counts());

@@ -48,7 +48,8 @@ struct RateGovernorOptions {
 
 // A round is an exchange in a run with --sync-every, in which only some training steps have an
 // exchange. The values of a round are known before it begins, and they may differ much from the
-// last round's. Hence a codec with a rate examines them first, unless hidden_share is above 0.
+// last round's. Hence, if the codec has a rate (has_rate), the ranks examine the values first,
+// unless hidden_share is above 0.
 struct RatedRound {
   std::uint64_t number = 0;
   // The fraction of the computing time between two exchanges that overlaps an exchange. If it is 0,
@@ -76,8 +77,8 @@ class RateGovernor {
                   std::span<const double> started_s);
   // Whether this step's values are examined before their exchange.
   [[nodiscard]] bool looks_at_values() const;
-  // Computes this rank's part of a sum over ranks from the rank's own values. follow() takes the
-  // sum.
+  // Returns this rank's part of a sum over ranks, computed from its own values. Add the parts of
+  // all ranks and pass the sum to follow().
   [[nodiscard]] std::array<std::int64_t, 2> own_step(const MagnitudeHistogram& values) const;
   void follow(const std::array<std::int64_t, 2>& sum) { controller_.follow(sum); }
   // The order for the exchange. Its pointers are valid until end_step().
@@ -94,14 +95,15 @@ class RateGovernor {
   [[nodiscard]] StepWatch* watch() { return watch_ ? &*watch_ : nullptr; }
 
   // ---- between steps, the same on all ranks
-  // Whether the user gave a mean of the bits a value, which set_mean_bits() can change.
+  // Whether the user gave the mean bits a value (bits=). If so, set_mean_bits() can change this
+  // mean.
   [[nodiscard]] bool has_mean_bits() const { return mean_bits_ > 0.0 && !is_auto(); }
   // Throws Error(usage) for a number that bits= does not allow.
   void set_mean_bits(double bits);
   // Call it before each round; from the first call on, all exchanges are rounds.
   void set_round(const RatedRound& round);
-  // Sets the number of exchanges in which a gradient takes part because momentum repeats the
-  // gradient. The limit of residuals (growth= of ecq) is multiplied by this number.
+  // Because of momentum, a gradient is part of several exchanges; `count` is their number. The
+  // limit of residuals (growth= of ecq) is multiplied by `count`.
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
   // From now on gradients are `scale` times as large as at the start of the run.
   void set_scale(double scale) { controller_.set_scale(scale); }
@@ -128,8 +130,7 @@ class RateGovernor {
   void report_step(const RateTally& tally);
 
   RateGovernorOptions options_;
-  // The mean bits a value of the run (bits=) and the wanted error (error=). The one that is not
-  // given is 0.
+  // The mean bits a value of the run (bits=) and the wanted error (error=); 0 if not given.
   double mean_bits_, wanted_error_;
   double most_growth_;  // limit of residual / gradient; 0: none
   double exchanges_of_gradient_ = 1.0;
@@ -138,8 +139,8 @@ class RateGovernor {
   RateController controller_;
   ResidualGuard guard_;
   DenseChoice dense_choice_;
-  // This rank's report from the last measured step: the code of its errors, and whether its
-  // residual has grown beyond the limit.
+  // This rank's report from the last measured step: the code of the rank's errors, and 1 if the
+  // rank's residual has grown beyond the limit, otherwise 0.
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::optional<StepWatch> watch_;
 

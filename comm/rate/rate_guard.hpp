@@ -18,7 +18,7 @@ namespace dp {
 enum class RateSite : std::uint8_t { partial = 0, total = 1 };
 inline constexpr std::size_t kRateSites = 2;
 
-// Sums of squares over what a rank has encoded.
+// Sums of squares over the values that a rank has encoded.
 struct EncodedSquares {
   double gradient = 0.0;  // the values without the residual
   double values = 0.0;    // gradient + residual: the encoded values
@@ -39,7 +39,7 @@ struct EncodedSquares {
 };
 using SiteSquares = std::array<EncodedSquares, kRateSites>;
 
-// The growth over both sites.
+// The growth, norm(residual) / norm(gradient), with the squares of both sites added up.
 [[nodiscard]] inline double growth_of(SiteSquares squares) {
   return (squares[0] += squares[1]).growth();
 }

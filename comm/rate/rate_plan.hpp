@@ -12,8 +12,7 @@
 
 namespace dp {
 
-// The planned bits a value at `progress`, the fraction of the run so far. Their mean over the run
-// is `mean`:
+// The planned bits a value at `progress`, the fraction of the run so far:
 //
 //     mean * c * first^max(0, 1 - 2 progress)     with c so that the mean over the run is `mean`
 //
@@ -41,8 +40,8 @@ class RunDebt {
   // of the steps before them.
   static constexpr double kLeastSteps = 8.0;
 
-  // Call it before each step. mean: of the plan; factor: the guard's, by which the plan is
-  // multiplied. In a run of unknown length (progress below 0) there is no debt.
+  // Call it before each step. `mean` is the plan's mean of bits a value, and `factor` the guard's
+  // factor for the plan. In a run of unknown length (progress below 0) there is no debt.
   void begin_step(double mean, double progress, double factor);
   // Call it after the step, with the bits a value that were sent, by site; below 0: nothing was
   // sent.
@@ -55,7 +54,8 @@ class RunDebt {
  private:
   static constexpr double kUnit = 0x1p-32;  // the unit of debts_, which are whole numbers
   std::array<std::int64_t, kRateSites> debts_ = {};
-  // The last step's values. They are added when the progress of the next step is known.
+  // The values of the last step. The debt includes them when the progress of the next step is
+  // known.
   std::array<double, kRateSites> sent_ = {-1.0, -1.0};  // bits a value; below 0: nothing
   double progress_ = -1.0, factor_ = 1.0;
   // For the current step: bits left in the plan, and the bits of kLeastSteps steps.

@@ -65,7 +65,7 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
   }
 }
 
-// Makes only the exchanges whose codec differs from the present one.
+// Makes new exchanges only for buckets whose codec has changed.
 void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs) {
   DP_ASSERT(codecs.size() == buckets_.size(), "{} codecs for {} buckets", codecs.size(),
             buckets_.size());

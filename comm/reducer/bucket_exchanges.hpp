@@ -62,7 +62,8 @@ class BucketExchanges {
   // The sum of squares of the bucket's residual; 0 if its codec has no feedback.
   [[nodiscard]] double residual_squares(std::size_t bucket) const;
 
-  // These describe one exchange of that bucket. Reducer documents the functions of the same names.
+  // The next functions describe one exchange of the bucket. Reducer documents its functions of the
+  // same names.
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;

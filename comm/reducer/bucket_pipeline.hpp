@@ -92,8 +92,8 @@ class BucketPipeline {
   std::vector<bool> is_buffer_free_;
   std::vector<State> states_;  // by bucket
   std::uint64_t step_ = 0;
-  // Buckets [0, posted_) have receives, and next_delivered() has returned [0, delivered_); see also
-  // started().
+  // Buckets [0, posted_) have posted their receives, and next_delivered() has returned buckets [0,
+  // delivered_). started() describes the other two counts.
   std::size_t posted_, started_, delivered_, first_open_;
 };
 

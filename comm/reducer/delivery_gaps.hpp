@@ -18,8 +18,8 @@ namespace dp {
 class DeliveryGaps {
  public:
   // Gaps are counted in exchanges. `now` is the number of exchanges since something of the tensor
-  // was last delivered. `longest` is the longest gap that ended or continued since the last take(),
-  // including the part of this gap before that call.
+  // was last delivered. `longest` is the longest gap since the last take(). A gap that began before
+  // that call counts with its whole length.
   struct Gap {
     std::size_t tensor = 0;  // in the order of the buckets
     std::uint64_t now = 0, longest = 0;

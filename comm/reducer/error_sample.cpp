@@ -28,8 +28,8 @@ ErrorSample::ErrorSample(std::span<float> gradient, std::span<const Bucket> buck
     first_value_.push_back(values);
     const std::size_t n = sample_size(bucket.elements);
     for (std::size_t at = 0; at < n; at += kRun) {
-      // Runs are spread evenly: a run's position in the sample and in the bucket are the same
-      // fractions of both.
+      // Runs are spread evenly over the bucket: a run halfway through the sample lies halfway
+      // through the bucket.
       const std::size_t begin =
           bucket.elements == n ? at : at / kRun * (bucket.elements / kMostRuns);
       runs_.push_back({bucket.offset + begin, std::min(kRun, n - at)});

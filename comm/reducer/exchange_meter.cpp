@@ -160,8 +160,8 @@ void ExchangeMeter::bucket_delivered(std::size_t bucket) {
 }
 
 // Adds waits to the trace. As in account(), the waits are the time since the last look, without the
-// time in which codecs and hooks ran. If the oldest bucket that is not done waits for a rank, they
-// are waits for that rank, otherwise waits for the network.
+// time in which codecs and hooks ran. If the oldest bucket that is not done waits for a rank, the
+// trace shows a wait for that rank. Otherwise the trace shows a wait for the network.
 void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_point until) {
   TraceTrack& track = *trace_;
   if (!track.is_on() || end == 0) return;

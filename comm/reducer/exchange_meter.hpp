@@ -6,8 +6,9 @@
 // in flight, and once to the total. Hence the buckets' times overlap, and the total's do not:
 //     comm       the time with a bucket in flight; in the total also gatherings and waits for ranks
 //     encode     the part of comm in encoders and in the caller's hooks; decode: in decoders
-//     peer_wait  the part of the rest while a rank has not begun the oldest bucket in flight
-//     wire       the remainder
+//     peer_wait  the part of the rest in which another rank had not begun the oldest bucket in
+//                flight
+//     wire       the time that is left
 //
 // The clock is a parameter so that tests can replace it. One thread uses a meter. Only take()
 // allocates, and nothing here fails.
@@ -40,8 +41,8 @@ struct CommCost {
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
   std::uint64_t sent_messages = 0;
-  // From the encodes that were examined: errors of one segment per step and bucket, saturation in
-  // the steps of Reducer::sample_error().
+  // Samples of the codec's quality: the error of one segment per step and bucket, and the
+  // saturation in steps for which Reducer::sample_error() was called.
   EncodeSample::Sums sampled;
   double residual_squares = 0.0;  // of the current residual
   // From sample_error(): the squares of (delivered - exact sum) and of the exact sum over the
@@ -80,12 +81,14 @@ class ExchangeMeter {
   // Adds the time since the last skip() or account() to the buckets of [first, end) that are not
   // done, and to the total.
   void account(std::size_t first, std::size_t end);
-  // Adds that time to the total alone, since a gathering was in flight but no bucket.
+  // Adds the time since the last skip() or account() to the total alone, because a gathering was in
+  // flight, but no bucket.
   void account_gathering();
-  // Adds that time to the total, as a wait for ranks that are later than this one.
+  // Adds the time since the last skip() or account() to the total, as a wait for ranks that are
+  // later than this rank.
   void account_waiting();
-  // Adds the time of the caller's work on a bucket. Call it before the account() that covers this
-  // time. If the bucket is done already, it counts as in flight for this time nevertheless.
+  // Adds the time of the caller's work on a bucket, even if the bucket is done already. Call it
+  // before the account() that covers this time.
   void add_hook(std::size_t bucket, double hook_s);
   void add_error(std::size_t bucket, const ErrorSample::Result& result);
 

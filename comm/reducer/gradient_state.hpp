@@ -22,12 +22,12 @@ namespace dp {
 
 class GradientState {
  public:
-  // For a gradient of this many elements in `memory`, which is `device`'s, or the host's if
-  // `device` is null. Both outlive this object.
+  // The state for a gradient of `elements` floats. `memory` is memory of `device`, or of the host
+  // if `device` is null. `memory` and `device` outlive this object.
   GradientState(std::size_t elements, const SegmentMemory& memory, Device* device)
       : elements_(elements), memory_(memory), device_(device) {}
 
-  // As long as the gradient, or empty.
+  // Has the gradient's length, or is empty.
   [[nodiscard]] std::span<float> residual() const {
     return {residual_.get(), residual_ == nullptr ? 0 : elements_};
   }

@@ -16,8 +16,8 @@ namespace dp {
 namespace {
 
 using namespace std::chrono_literals;
-// How long the thread sleeps at a time when no bucket is in flight. In a step, messages of other
-// ranks may arrive; between steps, only their pings.
+// The duration of one sleep of the thread while no bucket is in flight. In a step the sleep is
+// short, because messages of other ranks may arrive; between steps only pings arrive.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
 // While an operation waits for other ranks' floats, the thread sleeps for an eighth of the time
@@ -76,7 +76,7 @@ Reducer::~Reducer() {
     }
   }
   thread_->stop();
-  // An operation that still waits returns with an error.
+  // An operation that still waits at the desk returns with an error.
   if (options_.desk != nullptr) options_.desk->close(nullptr);
   try {
     thread_->throw_failure();
@@ -258,8 +258,7 @@ void Reducer::exchange_until(IsReached is_reached) {
   Deadline deadline = communicator_.deadline();
   meter_.skip();
   while (!is_reached() && !thread_->must_stop()) {
-    // Time without a bucket in flight does not count. The time of the look that starts a bucket
-    // counts.
+    // Time with nothing in flight is not measured, except for the look that starts a bucket.
     const bool was_in_flight = pipeline_.is_in_flight();
     const bool was_gathering = gather_ && gather_->is_under_way();
     if (!was_in_flight && !was_gathering) meter_.skip();

@@ -92,9 +92,9 @@ class Reducer {
   // that owns this sum (if there is a residual), so that nothing is lost with the step.
   StepVerdict wait_step();
 
-  // Collective, between steps. From the next step on bucket b has codecs[b]. Residuals are kept: a
-  // bucket's residual is sent when its codec has feedback again. Buckets whose codec does not
-  // change keep their exchange and its state.
+  // Collective, between steps. From the next step on, bucket b is sent with codecs[b]. Residuals
+  // are kept: a bucket's residual is sent when its codec has feedback again. Buckets whose codec
+  // does not change keep their exchange and its state.
   void replace_codecs(const std::vector<CodecSpec>& codecs);
 
   // Between steps: sets the rate order for the next step, for buckets whose codec has a rate
@@ -118,12 +118,13 @@ class Reducer {
   // wait for the last rank counts as communication time.
   void all_sum(std::span<std::int64_t> values);
 
-  // The exchanges' costs since the last call. Waits for the thread as run() does. The call reads
-  // all residuals to compute their norms, which takes about as long as adding two arrays of the
-  // gradient's length.
+  // The exchanges' costs since the last call. Waits for the thread as run() does. The call computes
+  // the norms of all residuals; this takes about as long as adding two arrays of the gradient's
+  // length.
   [[nodiscard]] CommTimes take_times();
-  // The same in two calls, without the residuals' norms: the first returns at once, the second
-  // waits. A step that begins between them is not included. Do not call take_times() between them.
+  // take_times() in two calls, without the residuals' norms: ask_times() returns at once, and
+  // asked_times() waits. A step that begins between the two calls is not included. Do not call
+  // take_times() between the two calls.
   void ask_times();
   [[nodiscard]] CommTimes asked_times();
 
@@ -147,23 +148,23 @@ class Reducer {
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const {
     return exchanges_.plan_of(bucket);
   }
-  // The chunk of that bucket whose sum this rank encodes for all. Only for a topology in which each
-  // rank owns a chunk (has_owner_weights).
+  // This rank's chunk of that bucket: the rank encodes the chunk's sum for all ranks. Only for a
+  // topology in which each rank owns a chunk (has_owner_weights).
   [[nodiscard]] ElementRange owned_by_this_rank(std::size_t bucket) const {
     return exchanges_.owned_by_this_rank(bucket);
   }
   // The number of consecutive message latencies in one exchange of that bucket: the topology's
   // hops, counted twice for powersgd, which makes two sums one after the other.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const { return exchanges_.hops(bucket); }
-  // Topology::wire_factor of this rank.
+  // The topology's wire_factor for this rank.
   [[nodiscard]] double wire_factor(std::size_t bucket) const {
     return exchanges_.wire_factor(bucket);
   }
   // Residual and velocity. Use them only between steps, after all transfers of the last step.
   [[nodiscard]] GradientState& state() { return exchanges_.state(); }
-  // As long as the gradient if any bucket has feedback, empty otherwise. If ReducerOptions::device
-  // is given, the residual is memory of this device, and the host must not touch it. Use it only
-  // between wait_step and begin_step.
+  // Has the gradient's length if any bucket has feedback, and is empty otherwise. If
+  // ReducerOptions::device is given, the residual is in this device's memory, and the host must not
+  // touch it. Use it only between wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return exchanges_.state().residual(); }
   // Call it between steps. Waits until all transfers of the last step have ended.
   void scale_residual(float factor);

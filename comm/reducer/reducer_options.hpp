@@ -43,7 +43,7 @@ struct ReducerOptions {
   // from this rank's cores.
   std::size_t codec_threads = 0;
   // If set, the thread calls it at every look for the oldest bucket that was not final yet, and
-  // bucket_ready is not called. From begin_step on, its answers must be about that step.
+  // bucket_ready is not called. From begin_step(s) on, its answers must be about step s.
   std::function<bool(std::size_t bucket)> is_final = {};
   // SGD's momentum, for buckets that send velocities (velocity=); dgc's momentum is a key of its
   // codec.
@@ -59,9 +59,9 @@ struct ReducerOptions {
   // The GPU whose progress is_final reports. The thread checks it for failures and registers waits
   // for it (gpu_watch.hpp). Null: none.
   Device* computing = nullptr;
-  // The desk at which operations gather floats of all ranks, between begin_step and the step's last
-  // bucket. It outlives the reducer, and its reserve() must not be called any more. Null: no
-  // gathering.
+  // Operations of forward and backward gather floats of all ranks at this desk, between begin_step
+  // and the step's last bucket. The desk outlives the reducer, and its reserve() must not be called
+  // any more. Null: no gathering.
   GatherDesk* desk = nullptr;
   // Receives the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no
   // trace.

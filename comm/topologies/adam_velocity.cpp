@@ -152,8 +152,8 @@ double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
 double AdamVelocity::ratio_of(const Others& of_tensor, std::size_t row) const {
   const auto own = static_cast<double>(row_squares_[row]);
   const auto others = static_cast<double>(row_others_[row]);
-  // The quotient is limited, so that the ratio stays finite for a row in which this rank has had no
-  // gradient for a long time.
+  // If this rank has had no gradient for this row for a long time, `own` is close to 0. The limit
+  // keeps the ratio finite.
   const double of_rows =
       own > 0.0 && std::isfinite(others) ? std::min(others / own, kMostOfRows) : 0.0;
   return of_tensor.of_rows * of_rows + of_tensor.of_active * activity(row);
@@ -243,8 +243,8 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
   own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
   own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
-  // The numbers of rows are merged in the same way as the squares of single values, since they are
-  // computed from sums of such squares.
+  // The values of each row are merged in the same way as the squares of single gradient values,
+  // since they are computed from sums of such squares.
   own("exchange/row_norms", row_norms_, StateMerge::spread, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::spread, StateGrain::row);
   own("exchange/row_others", row_others_, StateMerge::mean, StateGrain::row);

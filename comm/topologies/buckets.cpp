@@ -21,8 +21,8 @@ constexpr std::uint32_t kSpacing = 8;
 constexpr std::string_view kSmallAtFewBits = "q4:block=256";
 constexpr std::string_view kWhySpaced = "one-dimensional, in every 8th step";
 
-// Splits the last bucket: all but its last tensors become a bucket that is sent before the last
-// bucket of matrices.
+// Splits the last bucket. Its last tensors stay the last bucket. All other tensors become a new
+// bucket, which is sent before the last bucket of matrices.
 void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
   Bucket& last = buckets.back();
   Bucket early = last;
@@ -43,8 +43,8 @@ void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
   buckets.insert(buckets.end() - 2, std::move(early));
 }
 
-// Appends the last bucket of matrices to the bucket before it if the last one has fewer than
-// `least` values and both have the same codec.
+// If the last bucket of matrices has fewer than `least` values and the same codec as the bucket
+// before it, appends it to that bucket.
 void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   const auto end = std::ranges::find_if(
       buckets, [](const Bucket& bucket) { return bucket.tensors.front().is_1d; });

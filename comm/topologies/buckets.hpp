@@ -48,8 +48,8 @@ struct BucketOptions {
   // and latency, not bytes. For the same reason, a one-dimensional region below this size is a
   // single bucket.
   std::size_t min_compress_bytes = 16u << 10;
-  // Whether the optimiser divides a gradient by its own magnitude (Adam). It then needs a gradient
-  // in every step.
+  // Whether the optimiser divides a gradient by the gradient's own magnitude, as Adam does. Such an
+  // optimiser needs a gradient in every step.
   bool optimizer_normalizes = false;
 };
 

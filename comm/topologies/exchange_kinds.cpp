@@ -44,7 +44,8 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
       {.setup = request.setup,
        .inner = std::move(made.exchange),
        .velocity = request.velocity,
-       // Ranks that encode nothing have no residual that shows what they have sent.
+       // Ranks that encode nothing have no residual that shows what they have sent, so the
+       // delivered sum decides which velocities are masked.
        .mask = request.topology->encodes_on_all_ranks ? VelocityMask::by_residual
                                                       : VelocityMask::by_delivered});
   return made;

@@ -16,10 +16,11 @@
 
 namespace dp {
 
-// The inputs for making the exchange of one bucket. Everything referred to outlives the exchange.
+// The inputs for making the exchange of one bucket. Everything that a request refers to, except
+// `tensors`, outlives the exchange.
 struct ExchangeRequest {
-  // A complete setup. Its codec is `exact` (the codec "none", for values in the same memory), and
-  // its segment size is the one for `exact`.
+  // A complete setup for the codec `exact` (the codec "none", for values in the same memory). The
+  // segment size is for `exact`, too.
   ExchangeSetup setup;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   const CodecSpec* spec = nullptr;

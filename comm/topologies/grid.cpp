@@ -29,15 +29,15 @@ struct Grid {
   [[nodiscard]] std::size_t owner_of(std::size_t chunk) const {
     return rank_at((chunk + turn) % whole_rows(), chunk);
   }
-  // The rank to which the ranks of `row` send their own values of the chunk, and from which they
-  // get the total.
+  // The rank that collects the chunk for `row`: the ranks of `row` send it their own values of the
+  // chunk and get the total back.
   [[nodiscard]] std::size_t collector_of(std::size_t row, std::size_t chunk) const {
     return has(row, chunk) ? rank_at(row, chunk) : owner_of(chunk);
   }
   // The ranks that send their own values of `rank`'s chunk to `rank`, in the order in which `rank`
-  // takes them: the other ranks of its row, by shifts. If `rank` owns the chunk and the last row is
-  // too short to reach this column, the ranks of the last row also send to `rank`, each after the
-  // rank of `rank`'s own row with the same shift.
+  // takes these values. By shifts, these are the other ranks of `rank`'s row. If the last row has
+  // no rank in this column and `rank` owns the chunk, the ranks of the last row send to `rank`,
+  // too. For each shift, the rank of `rank`'s own row comes before the rank of the last row.
   [[nodiscard]] std::vector<int> members_of(std::size_t rank) const {
     std::vector<int> members;
     const std::size_t row = row_of(rank), column = column_of(rank);

@@ -49,7 +49,8 @@ namespace dp {
 // The longest chain of messages: 4, or 2 if only one row has more than one rank.
 [[nodiscard]] std::size_t grid_hops(std::size_t ranks, std::span<const int> hosts);
 
-// See Topology::wire_factor: the mean over buckets, whose owners differ.
+// See Topology::wire_factor. The owners of chunks differ from bucket to bucket, so the result is
+// the mean over buckets.
 [[nodiscard]] double grid_wire_factor(std::size_t ranks, std::span<const int> hosts,
                                       std::size_t rank);
 

@@ -32,8 +32,8 @@ std::vector<std::uint32_t> owner_weights(std::span<const double> bytes_per_s) {
     }
     return std::accumulate(shares.begin(), shares.end(), 0.0);
   };
-  // With the fastest link's rate as the unit of rates, the fastest rank alone would own everything
-  // at T = P - 1.
+  // Rates are multiples of the fastest link's rate. At T = P - 1 the fastest rank alone would own
+  // everything, so T is not larger.
   double low = 1.0, high = static_cast<double>(ranks - 1);
   constexpr int kHalvings = 60;
   for (int i = 0; i < kHalvings; ++i) {

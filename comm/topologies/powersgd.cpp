@@ -22,7 +22,7 @@ namespace {
 
 using Tensor = PowerSgdPlan::Tensor;
 
-// The phases of an exchange. Those that compute handle one tensor per call of progress().
+// The phases of an exchange. In a phase that computes, each call of progress() handles one tensor.
 enum class Phase : std::uint8_t {
   waiting,        // until start() is called
   first_factors,  // P_k = M_k Q

@@ -1,4 +1,4 @@
-// The arithmetic of PowerSGD on one matrix (powersgd.hpp says what it is for).
+// The arithmetic of PowerSGD on one matrix. powersgd.hpp explains the algorithm.
 //
 // A gradient matrix has `rows` x `columns` floats, row after row. Factors are stored column after
 // column: P is r x rows floats, Q is r x columns. M stands for gradient + residual (if the residual

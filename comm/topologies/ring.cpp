@@ -12,7 +12,7 @@ ExchangePlan ring_plan(const ExchangeShape& shape, std::span<const int>, std::si
   for (std::size_t group = 0; group < shape.segments(); group += window) {
     const std::size_t end = std::min(group + window, shape.segments());
     for (std::size_t at = group; at < end; ++at) plan.add(rank, at, {.give = partial}, {right});
-    // A task takes the message of `hop` and sends what follows from it, the message of hop + 1.
+    // A task receives the message of `hop` and then sends the message of hop + 1.
     for (std::size_t hop = 0; hop < hops; ++hop) {
       const std::size_t chunk = (rank + 2 * p - 1 - hop) % p;
       for (std::size_t at = group; at < end; ++at) {

@@ -78,7 +78,7 @@ class SpacedExchange final : public Exchange {
     return host_memory().is_finite(gradient_.data(), gradient_.size());
   }
 
-  // The inner exchange would add the residual only on ranks that encode.
+  // The residual is added here, because the inner exchange would add it only on ranks that encode.
   void move_residual_into_gradient() {
     if (std::exchange(was_not_finite_, 0) != 0) {
       gradient_.front() = std::numeric_limits<float>::quiet_NaN();

@@ -32,7 +32,8 @@ struct Topology {
   // The list of messages of `rank` for a bucket. `hosts` is as above.
   ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
                        std::size_t window);
-  // Whether every rank encodes its own values, so that its residual shows which values it has sent.
+  // Whether every rank encodes its own values. The rank's residual then shows which values the rank
+  // has sent.
   bool encodes_on_all_ranks = true;
   // Whether each rank owns a chunk whose size may depend on the rate of its link
   // (owner_weights.hpp).

@@ -79,7 +79,8 @@ void LocalVelocity::scale(float factor) {
 }
 
 double warmup_ratio(double ratio, std::size_t epoch) {
-  // The ratio is 2^(-2 (epoch + 1)). 2^-1000 is already below every allowed ratio.
+  // The ratio of a warm-up epoch is 2^(-2 (epoch + 1)). The exponent ends at -1000, since 2^-1000
+  // is already below every allowed ratio.
   const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
   return std::max(ratio, std::ldexp(1.0, exponent));
 }

@@ -45,7 +45,8 @@ class VelocityExchange final : public Exchange {
   void put_back_delivered() override { inner().put_back_delivered(); }
   void let_go() override { inner().let_go(); }
   void measure_saturation() override { inner().measure_saturation(); }
-  // The velocity covers the whole gradient, so its owner lists it, not the exchange of each bucket.
+  // Lists no velocity: the velocity covers the whole gradient, so the owner of the velocity lists
+  // it once for all buckets.
   void list_state(const std::string& prefix, StateVisitor& visitor) override {
     inner().list_state(prefix, visitor);
   }

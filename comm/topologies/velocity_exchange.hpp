@@ -11,8 +11,8 @@
 
 namespace dp {
 
-// Which values of the velocity become 0 after an exchange: none, those whose residual on this rank
-// is 0, or those for which something was delivered.
+// The values of the velocity that become 0 after an exchange: none, the values whose residual on
+// this rank is 0, or the values for which something was delivered.
 enum class VelocityMask : std::uint8_t { none, by_residual, by_delivered };
 
 struct VelocityExchangeSetup {

@@ -33,7 +33,7 @@ std::uint64_t hash_bytes(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// Hashes the part of the head before the hash field, and the table.
+// Hashes the table and the part of the head that comes before the hash field.
 std::uint64_t hash_of_table(std::span<const std::byte> file, std::size_t table) {
   return XXH3_64bits_withSeed(file.data() + kHead, table, hash_bytes(file.first(kHashed)));
 }

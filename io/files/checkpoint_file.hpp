@@ -70,8 +70,8 @@ class Shard {
  private:
   explicit Shard(std::string name) : name_(std::move(name)) {}
   [[noreturn]] void refuse(const std::string& why) const;
-  // Check or read the three parts of the file, in this order; file_ holds the bytes up to the end
-  // of the part. `size`: the file's size.
+  // The three functions check or read the three parts of the file, in this order. Before each call,
+  // file_ holds at least the bytes up to the end of that part. `size`: the file's size.
   void check_head(std::uint64_t size) const;
   void read_table();
   void check_entries() const;

@@ -45,10 +45,11 @@ std::string stem_of(const ShardFile& file) {
   return fmt::format("step{:09}.rank{}of{}.{:08x}", id.step, file.rank, id.ranks, id.attempt);
 }
 
-// The most ranks that a file name may claim. Readers look for the parts of all of these ranks.
+// Names of files with more ranks than this are rejected, because a reader looks for the parts of
+// all ranks that a name claims.
 constexpr std::uint32_t kMostRanks = 65'536;
 
-// The parts of the name of a checkpoint's file, whatever state the file is in.
+// The parts of the name of a checkpoint's file. The file may be half-written or complete.
 struct AnyFile {
   CheckpointId checkpoint;
   std::uint32_t rank = 0;
@@ -121,7 +122,7 @@ void prepare_checkpoint_folder(const std::string& folder) {
     throw SettingError(Setting{"checkpoint"}, folder, why, ErrorKind::data);
   };
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
-  // A new folder that was not synced may be gone after a loss of power, with its checkpoints.
+  // Without this sync, a new folder and its checkpoints may be gone after a loss of power.
   for (const fs::path& made : missing) {
     try {
       if (made.has_filename()) sync_folder_of(made.string());
@@ -136,9 +137,10 @@ void prepare_checkpoint_folder(const std::string& folder) {
 
 namespace {
 
-// The ranks of a run share a read lock on one byte of the folder, whose offset follows from the
-// attempt. Linux allows locks on folders, at any offset. An open file description lock is not lost
-// when another descriptor of the folder is closed.
+// The ranks of a run share a read lock on one byte of the folder. The byte's offset follows from
+// the number of the attempt, so runs can tell their locks apart. Linux allows locks on folders, at
+// any offset. An open file description lock is not lost when another descriptor of the folder is
+// closed.
 struct flock byte_lock(short type, off_t start, off_t length) {
   struct flock lock {};
   lock.l_type = type;

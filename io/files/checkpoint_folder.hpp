@@ -4,9 +4,9 @@
 //     step000000120.rank3of8.1f3a9c2e.waiting   written; other ranks may still be writing
 //     step000000120.rank3of8.1f3a9c2e.ckpt      all ranks have written their parts
 //     step000000120.1f3a9c2e.log.h5             the run log at that step, on rank 0's host
-// The last number is the attempt: every start of the program draws a new one, so parts of two
-// attempts at the same step are never combined into one checkpoint. Files with other names are left
-// alone. Several ranks of a host share a folder. Failures throw Error(data).
+// The number 1f3a9c2e is the attempt: every start of the program draws a new number, so parts of
+// two attempts at the same step are never combined into one checkpoint. Files with other names are
+// left alone. Several ranks of a host share a folder. Failures throw Error(data).
 #pragma once
 
 #include <chrono>

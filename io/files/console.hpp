@@ -1,4 +1,4 @@
-// The output of a run on the terminal.
+// Prints a run's progress and warnings on the terminal.
 //
 // There are three modes: live (a terminal: one line that is rewritten in place at most ten times a
 // second, and a permanent line per epoch), lines (no terminal: permanent lines only) and quiet
@@ -54,9 +54,10 @@ struct EpochProgress {
 
 class Console {
  public:
-  // Standard output and standard error.
+  // Writes to standard output and standard error.
   explicit Console(ConsoleMode mode = ConsoleMode::lines);
-  // For tests: given streams, a fixed width, and a clock in seconds.
+  // For tests: writes to the given streams; `columns` returns the width, and `clock` the time in
+  // seconds.
   Console(ConsoleMode mode, std::ostream& out, std::ostream& err,
           std::function<std::size_t()> columns, std::function<double()> clock);
   ~Console();  // ends the live line with a newline, so that it stays

@@ -54,7 +54,7 @@ std::string fixed32(unsigned number, float value) {
   return varint(number << 3u | 5u) + little_endian(std::bit_cast<std::uint32_t>(value), 4);
 }
 
-// A text or an inner message.
+// A field that holds a text or an inner message.
 std::string bytes(unsigned number, std::string_view value) {
   return varint(number << 3u | 2u) + varint(value.size()) + std::string(value);
 }

@@ -25,9 +25,9 @@
 
 namespace dp {
 
-// Returns why a new run cannot write event files into that folder, for example because the folder
-// already has event files or cannot be created. Returns an empty text if no reason is known. The
-// folder need not exist yet.
+// Returns the reason why a new run cannot write event files into that folder, for example that the
+// folder already has event files or cannot be created. Returns an empty text if the run can write
+// there, as far as is known. The folder need not exist yet.
 [[nodiscard]] std::string why_no_event_folder(const std::string& folder);
 
 class EventFile {
@@ -49,7 +49,8 @@ class EventFile {
 
   // When the call returns, the events are in the file.
   void save();
-  // True every ten seconds: it is time to save events that can wait, such as events of steps.
+  // Whether there are unsaved events and the last save was ten seconds ago or more. Save events
+  // that can wait, such as events of steps, only then.
   [[nodiscard]] bool is_save_due() const;
 
  private:

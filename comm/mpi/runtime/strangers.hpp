@@ -27,10 +27,10 @@ namespace dp {
 
 class Strangers {
  public:
-  // Looks once. Shuts down the connections that are strangers now and were at the previous look,
-  // and returns the addresses of their other ends.
+  // Shuts down each connection that was in the state of a stranger at the previous look and still
+  // is. Returns the addresses of the programs at the far ends.
   [[nodiscard]] std::vector<std::string> look();
-  // Whether the last look has found candidates that the next one may shut down.
+  // Whether the last look found connections that the next look may shut down.
   [[nodiscard]] bool has_seen() const { return !seen_.empty(); }
 
  private:
@@ -39,8 +39,9 @@ class Strangers {
 
 class StrangerWatch {
  public:
-  // The thread calls `tell` once for each address. A stranger blocks a rank until the next look.
-  // Each further stranger in the queue blocks the rank for another few hundredths of a second.
+  // The watch's thread calls `tell` once for each stranger's address. A stranger blocks a rank
+  // until the next look. Each further stranger that is queued behind it blocks the rank for another
+  // few hundredths of a second.
   StrangerWatch(std::chrono::milliseconds between_looks,
                 std::function<void(const std::string& address)> tell);
   ~StrangerWatch();

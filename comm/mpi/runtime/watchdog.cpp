@@ -17,8 +17,8 @@ namespace {
 constexpr double kPatienceWithTheLiving = 10.0;  // in timeouts
 constexpr double kLeastForStart_s = 15.0;
 // Ranks report one after the other, kTurn_s apart, so that the first one ends the job before the
-// next one reports. If no stopped rank is known on a host, its ranks wait kAfterThoseWhoKnow_s
-// longer.
+// next one reports. The ranks of a host without a stopped rank wait kAfterThoseWhoKnow_s longer,
+// because another host may know which rank is stopped.
 constexpr double kTurn_s = 0.5, kAfterThoseWhoKnow_s = 1.0;
 constexpr int kMostTurns = 10;
 constexpr auto kLook = std::chrono::milliseconds(100);
@@ -105,8 +105,8 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
         call, waited_s, advice, by);
   }
   const double limit_s = call == "MPI_Init" ? std::max(timeout_s, kLeastForStart_s) : timeout_s;
-  // All hosts notice at the same time, so they take turns. Before the second host has its turn,
-  // mpirun ends its ranks.
+  // The timeout ends on all hosts at the same time, so the hosts take turns. The first host's
+  // report ends the job before the second host's turn.
   const int host = me / std::max(local_size_from_launcher(), 1);
   const double own_turn_s = kTurn_s * (turn + std::clamp(host, 0, kMostTurns));
   if (waited_s < limit_s + kAfterThoseWhoKnow_s + own_turn_s) return {};

@@ -12,8 +12,8 @@
 //                                       timeout, and for MPI_Init at least 15 s, since ranks may
 //                                       start at different times
 //
-// All hosts notice at the same time. A host with a stopped rank reports at once. The other hosts
-// report a second later, one after the other.
+// The timeout ends on all hosts at the same time. A host with a stopped rank reports at once. The
+// other hosts report a second later, one after the other.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct WatchdogOptions {
   std::string program;         // the message's prefix
   std::string timeout_option;  // "--comm-timeout"; empty: no advice in the message
   double timeout_s = 60.0;
-  // The watchdog's thread calls it with the exit code before it ends the process.
+  // The watchdog's thread calls this function with the exit code and then ends the process.
   std::function<void(int)> on_end = {};
 };
 
@@ -56,8 +56,8 @@ class Watchdog {
     end();
   }
 
-  // Ends the process with that exit code after `limit_s`, without a message. For a job whose end
-  // has been reported already. Cannot be undone.
+  // Ends the process with that exit code after `limit_s`, without a message. Call it only if the
+  // end of the job has been reported already. The call cannot be undone.
   void end_soon(int exit_code, double limit_s);
 
  private:
