@@ -1,5 +1,5 @@
-// Arrays that own memory for operations. An operation reads and writes an array when it runs, which
-// on a GPU is after the call has returned.
+// Arrays that own the memory which a device's operations use. An operation reads and writes an
+// array when it runs, which on a GPU is after the call has returned.
 #pragma once
 
 #include <cstddef>

@@ -13,9 +13,9 @@
 
 namespace dp {
 
-// images: N planar images of C x H x W bytes; crops: one per image; table: a single one. All three
-// are in the device's memory. Overwrites y, which is N x H x W x 3, NHWC, fp32. Throws
-// Error(internal) on a CPU.
+// images: N planar images of C x H x W bytes; crops: one per image; table: one table. All three are
+// in the device's memory. Overwrites y, which is N x H x W x 3, NHWC, fp32. Throws Error(internal)
+// on a CPU.
 void augment_images(Device& device, const std::uint8_t* images, const ImageCrop* crops,
                     const PixelTable* table, const TensorView& y);
 

@@ -9,7 +9,7 @@
 //
 // With a RankGather, statistics are taken over the batches of all ranks: each pass gathers two
 // floats per channel from every rank (batch_moments.hpp). The running statistics are then
-// bit-identical on all ranks. d_gamma and d_beta are this rank's part of the sum over ranks.
+// bit-identical on all ranks. d_gamma and d_beta are this rank's terms of the sum over ranks.
 #pragma once
 
 #include <memory>

@@ -30,29 +30,30 @@ class BucketLink {
  public:
   virtual ~BucketLink() = default;
 
-  // Call before the operations of a training step are enqueued. No bucket of that step is final
-  // yet.
+  // Call before the operations of a training step are enqueued. After this call, is_final() is
+  // false for every bucket until the step marks this bucket as final.
   virtual void begin_step(std::uint64_t step) = 0;
 
   // Operation: the bucket's values are final once all operations enqueued so far have run.
   virtual void bucket_final(std::size_t bucket) = 0;
-  // Operation, after the last bucket_final: operations enqueued from here on run after all copies
-  // to the host. (This is the last operation in a recording of the step.)
+  // Operation; call it after the last bucket_final(). Operations that are enqueued later wait for
+  // all copies to the host. If the step is recorded, this is the recording's last operation.
   virtual void end_backward() = 0;
 
-  // Whether the bucket's values are final (on the host path: and in host memory). Any thread may
-  // call this.
+  // Whether the bucket's values are final. On the host path, they must also be in host memory. Any
+  // thread may call this.
   [[nodiscard]] virtual bool is_final(std::size_t bucket) const = 0;
 
   // Host path: the exchanging thread calls this when the bucket's sums are in host memory. Starts
   // the copy to the device.
   virtual void return_sums(std::size_t bucket) = 0;
-  // Operations enqueued from here on see the sums that were returned. Not part of a recording.
+  // Operations that are enqueued later wait for the copies of return_sums(), so that they see the
+  // sums. This call is not part of a recording of the step.
   virtual void await_sums() = 0;
 };
 
 // device_gradient: the flat gradient on the device. host_gradient: memory of the same length from
-// device.allocate_host on the host path, null on the device path. Error(internal) on a CPU.
+// device.allocate_host on the host path, null on the device path. Throws Error(internal) on a CPU.
 [[nodiscard]] std::unique_ptr<BucketLink> make_bucket_link(Device& device, float* device_gradient,
                                                            float* host_gradient,
                                                            std::vector<BucketSlice> buckets);

@@ -37,13 +37,13 @@ namespace {
 
 // The contents of HDF5's error stack.
 struct Reason {
-  int system_error = 0;  // 0: the stack names none
+  int system_error = 0;  // errno; 0 if the stack has none
   std::string innermost = {};
 };
 
 Reason current_reason() {
   Reason found;
-  // A C callback must not throw, so the text is lost if memory runs out.
+  // A C callback must not throw. If memory runs out, `look` therefore gives up and drops the text.
   const H5E_walk2_t look = [](unsigned, const H5E_error2_t* error, void* target) -> herr_t {
     try {
       auto& reason = *static_cast<Reason*>(target);
@@ -101,8 +101,8 @@ H5Handle without_locks() {
 
 H5Handle open_hdf5(const std::string& path) {
   struct stat status {};
-  // Refuse pipes, because opening one would wait for its writer. HDF5 itself refuses folders and
-  // missing files, and gives the reason.
+  // Refuse pipes, because H5Fopen() would wait until another process opens the pipe for writing.
+  // HDF5 itself refuses folders and missing files, and gives the reason.
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     throw Error(ErrorKind::data, "is not a regular file");
   }
@@ -110,8 +110,8 @@ H5Handle open_hdf5(const std::string& path) {
 }
 
 H5Handle create_hdf5(const std::string& path) {
-  // HDF5 opens by name and would follow a link. It therefore gets a name that stands for the open
-  // file itself.
+  // HDF5 opens files only by name, and would follow a link with that name. So HDF5 gets a name from
+  // /proc that always leads to the file opened here.
   const FileDescriptor file = open_new_file(path);
   const std::string name = fmt::format("/proc/self/fd/{}", file.get());
   return {DP_CHECK_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
@@ -195,8 +195,8 @@ H5Handle open_attribute(hid_t object, const std::string& name) {
   return {DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose};
 }
 
-// A damaged file may claim any length, so the length is limited. No attribute of dptrain has more
-// than one value per rank.
+// A damaged file may claim any length, so the length is limited. The limit is generous: no
+// attribute of dptrain has more than one value per rank.
 std::size_t length_of(const H5Handle& attribute) {
   constexpr std::size_t kMost = 1u << 20;
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);

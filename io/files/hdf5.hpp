@@ -1,9 +1,9 @@
 // HDF5's C library with owning handles and exceptions.
 //
 // H5Handle owns an identifier and closes it. DP_CHECK_HDF5(call) returns the call's value or throws
-// Error(data). The message has the system's reason, such as "No space left on device", if the
-// library's error stack contains one; otherwise the stack's innermost description and the call.
-// Only one thread at a time may use HDF5 (Debian's library has no locks).
+// Error(data). If the library's error stack contains the system's reason, such as "No space left on
+// device", the message gives this reason. If not, the message gives the innermost description of
+// the stack, and the call. Only one thread at a time may use HDF5 (Debian's library has no locks).
 #pragma once
 
 #include <hdf5.h>
@@ -21,7 +21,8 @@ class H5Handle {
   using Close = herr_t (*)(hid_t);
 
   H5Handle() = default;
-  // Takes an identifier that DP_CHECK_HDF5 has returned, and the function that closes it.
+  // `id` is an identifier that DP_CHECK_HDF5 has returned. `closer` is the HDF5 function that
+  // closes identifiers of this kind, such as H5Fclose.
   H5Handle(hid_t id, Close closer) : id_(id), closer_(closer) {}
   H5Handle(H5Handle&& other) noexcept;
   H5Handle& operator=(H5Handle&& other) noexcept;
@@ -30,7 +31,8 @@ class H5Handle {
   ~H5Handle();  // closes and ignores errors
 
   [[nodiscard]] hid_t get() const noexcept { return id_; }
-  // Closes now; throws Error(data) if that fails. Closing twice does nothing.
+  // Closes the identifier. Throws Error(data) if HDF5 reports a failure. A second call does
+  // nothing.
   void close();
 
  private:
@@ -38,22 +40,23 @@ class H5Handle {
   Close closer_ = nullptr;
 };
 
-// Must be the first call. Stops HDF5 from printing its error stack on stderr, because exceptions
-// carry the reason. Also stops HDF5 from closing files when the process ends, because HDF5 would
-// crash then if a file could not be written.
+// Call this before any other HDF5 function. It stops HDF5 from printing its error stack on stderr,
+// because exceptions carry the reason. It also stops HDF5 from closing files when the process ends,
+// because HDF5 would crash when it closes a file that it could not write.
 void prepare_hdf5();
 
-// Open a file for reading, or create an empty one in place of any file of this name, as
-// open_new_file() of io/files/saved_file.hpp does. open_hdf5() refuses pipes and devices. Neither
-// function locks the file, because some file systems have no lock service. No lock is needed: no
-// file changes under its own name, except logs, whose readers allow for that.
+// open_hdf5() opens a file for reading, and refuses pipes and devices. create_hdf5() creates an
+// empty file and replaces any file of this name, like open_new_file() (io/files/saved_file.hpp).
+// Neither function locks the file, because some file systems have no lock service. Locks are not
+// needed: only logs change while others may read them, and readers of logs allow for changes.
 [[nodiscard]] H5Handle open_hdf5(const std::string& path);
 [[nodiscard]] H5Handle create_hdf5(const std::string& path);
 
 // All HDF5 calls return a negative value when they fail.
 template <class T>
 T check_hdf5(T value, const char* expression, const char* file, int line);
-// hid_t and hssize_t are each one of these types; in HDF5 1.14 both are the same.
+// The calls return int, hid_t or hssize_t. The last two are each int or long, depending on HDF5's
+// version.
 extern template int check_hdf5(int, const char*, const char*, int);
 extern template long check_hdf5(long, const char*, const char*, int);
 extern template long long check_hdf5(long long, const char*, const char*, int);
@@ -62,7 +65,7 @@ extern template long long check_hdf5(long long, const char*, const char*, int);
 using AttributeValue = std::variant<std::string, std::vector<std::string>, std::int64_t,
                                     std::uint8_t, double, std::vector<double>>;
 
-// Write an attribute of a file, group or data set; an existing one is replaced.
+// Write an attribute of a file, group or data set; an existing attribute of this name is replaced.
 void write_attribute(hid_t object, const std::string& name, const std::string& value);
 void write_attribute(hid_t object, const std::string& name, std::span<const std::string> values);
 void write_attribute(hid_t object, const std::string& name, std::int64_t value);
@@ -77,7 +80,7 @@ void write_any_attribute(hid_t object, const std::string& name, const AttributeV
 [[nodiscard]] std::string read_text_attribute(hid_t object, const std::string& name);
 [[nodiscard]] double read_number_attribute(hid_t object, const std::string& name);
 [[nodiscard]] std::size_t read_whole_attribute(hid_t object, const std::string& name);
-// Reads an attribute of any type that write_attribute() writes; throws Error(data) for others.
+// Reads an attribute of any type that write_attribute() writes; throws Error(data) for other types.
 [[nodiscard]] AttributeValue read_attribute(hid_t object, const std::string& name);
 [[nodiscard]] std::vector<std::string> attribute_names(hid_t object);
 

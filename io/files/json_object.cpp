@@ -8,8 +8,9 @@
 namespace dp {
 namespace {
 
-// The length of the UTF-8 character at the beginning of the text; 0 if there is none. Overlong
-// forms, surrogates and code points beyond U+10FFFF are invalid (RFC 3629).
+// The length of the UTF-8 character at the beginning of the text, in bytes; 0 if the text does not
+// begin with a valid character. Overlong forms, surrogates and code points beyond U+10FFFF are
+// invalid (RFC 3629).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;

@@ -19,13 +19,13 @@ namespace dp {
 class JsonObject {
  public:
   JsonObject& text(std::string_view name, std::string_view value);
-  // null if the text is empty.
+  // Adds a string, or null if `value` is empty.
   JsonObject& text_or_null(std::string_view name, std::string_view value);
   JsonObject& real(std::string_view name, double value);
   JsonObject& whole(std::string_view name, std::integral auto value) {
     return raw(name, std::to_string(value));
   }
-  // 16 hexadecimal digits as a string, because most JSON readers lose digits of large numbers.
+  // Adds a string of 16 hexadecimal digits, because most JSON readers lose digits of large numbers.
   JsonObject& hash(std::string_view name, std::uint64_t value);
   JsonObject& flag(std::string_view name, bool value) {
     return raw(name, value ? "true" : "false");

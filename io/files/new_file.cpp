@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Creates an empty file. Returns the system's error number, or 0.
+// Creates an empty file. Returns 0, or the system's error number if that fails.
 int try_to_create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor < 0) return errno;

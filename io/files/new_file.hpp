@@ -1,8 +1,8 @@
 // Creates the files that a run writes. Each gets a name that no file has yet, so nothing is
 // overwritten.
 //
-// The functions throw SettingError(data) "SETTING PATH: ..." if the file cannot be created, because
-// it exists or for a reason that the system gives. SETTING is the option that the path comes from.
+// The functions throw SettingError(data) "SETTING PATH: ..." if the file exists or the system
+// cannot create it. SETTING is the option that the path comes from.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ void rename_to_new_file(Setting setting, const std::string& part, const std::str
 // name; otherwise returns an empty text.
 std::string move_aside(Setting setting, const std::string& path);
 
-// Whether two paths name the same file, even if it does not exist yet: the paths may differ by "."
+// Whether two paths name the same file. The file need not exist yet. The paths may differ by "."
 // and "..", or by links to folders. Never throws.
 [[nodiscard]] bool is_same_file(const std::string& one, const std::string& other);
 

@@ -67,7 +67,7 @@ void sync_folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const FileDescriptor opened(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // The folder may be writable but not readable; then it cannot be synced.
+  // A folder that is writable but not readable cannot be synced. This is not an error.
   if (!opened.is_open() && errno == EACCES) return;
   if (!opened.is_open()) throw_reason(errno);
   if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EINTR) {

@@ -1,9 +1,9 @@
-// The single operations of writing a file so that a kill, a full disk or a loss of power never
-// leaves half of a file. whole_file.hpp combines them for a file that is written at once; the run
-// log uses them directly.
+// Operations for writing files safely: a kill, a full disk or a loss of power must never leave half
+// of a file. whole_file.hpp combines these operations into functions that write a whole file. The
+// run log, which grows, calls them directly.
 //
-// The functions throw Error(data) with the system's reason, such as "No space left on device". None
-// uses the C library's streams, whose buffers would hide which write failed.
+// The functions throw Error(data) with the system's reason, such as "No space left on device". No
+// function uses the C library's streams, because their buffers would hide which write failed.
 #pragma once
 
 #include <cstddef>
@@ -42,11 +42,11 @@ class FileDescriptor {
 // Writes all bytes at offset `at` of the file.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, std::uint64_t at);
 
-// Returns when the file's contents are on the disk.
+// Waits until the file's contents are on the disk.
 void sync_file(const FileDescriptor& file);
 
-// Returns when the folder of `path` is on the disk: the names that were created, renamed or removed
-// in it. Ignores file systems that cannot sync a folder.
+// Waits until the folder of `path` is on the disk, so that created, renamed and removed names
+// survive a loss of power. If the file system cannot sync a folder, this is not an error.
 void sync_folder_of(const std::string& path);
 
 // Whether `path` still names this open file; false if no file has the name.

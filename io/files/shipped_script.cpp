@@ -7,7 +7,7 @@
 namespace dp {
 namespace {
 
-// The name of the link that kernels/cmake/Packages.cmake creates.
+// The name of the link that kernels/cmake/Packages.cmake creates for the script `name`.
 std::string installed_name(std::string_view name) {
   std::string command = "dptrain-" + std::string(name.substr(0, name.rfind('.')));
   std::ranges::replace(command, '_', '-');

@@ -6,9 +6,9 @@
 
 namespace dp {
 
-// The command of a script of experiments/, for messages. In an installed program it is the link
-// beside the program: "dptrain-get-cifar" for "get_cifar.sh". Elsewhere it is the path in the
-// source tree: "experiments/get_cifar.sh".
+// The command that runs a script of experiments/, as messages show it. If the program is installed,
+// the command is a link beside the program: "dptrain-get-cifar" for "get_cifar.sh". If not, the
+// command is the path in the source tree, "experiments/get_cifar.sh".
 [[nodiscard]] std::string shipped_script(std::string_view name);
 
 }  // namespace dp

@@ -17,12 +17,12 @@ std::string three_digits(double value) {
   return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
-// Formats a value in the largest of the units 1, 1000, 10^6, ... in which it is at least 1.
+// Formats a value with the largest prefix (k, M, G, ...) for which the shown number is at least 1.
 std::string scaled(double value, const char* unit) {
   if (std::isnan(value)) return kUnknown;
   constexpr std::array<const char*, 6> kPrefixes{"", "k", "M", "G", "T", "P"};
   std::size_t prefix = 0;
-  // Without this, 999.5 would be shown as 1000.
+  // The limit is below 1000, because 999.5 would be shown as 1000.
   while (std::abs(value) >= 999.5 && prefix + 1 < kPrefixes.size()) {
     value /= 1'000;
     ++prefix;
@@ -61,7 +61,7 @@ std::string format_number(double value, int digits) {
 }
 
 std::size_t text_columns(std::string_view text) {
-  // Bytes of the form 10xxxxxx continue a character.
+  // Bytes of the form 10xxxxxx continue a character and are not counted.
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }

@@ -1,7 +1,7 @@
 // Numbers and tables as text, for the console of every program.
 //
-// Units are decimal (1 MB = 10^6 bytes). A value that was not measured (NaN) is shown as "-".
-// Columns are counted in characters, not in bytes, of UTF-8.
+// Units are decimal (1 MB = 10^6 bytes). A value that was not measured (NaN) is shown as "-". The
+// width of a text is the number of its UTF-8 characters, not of its bytes.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,9 @@
 namespace dp {
 namespace {
 
-// Each process gets this many numbers: one for itself, one each for the threads "compute" and
-// "exchange", one per bucket, and the last one for gatherings, which run beside the buckets.
+// In the trace, each rank has a range of this many thread identifiers. The first two are for the
+// threads "compute" and "exchange", followed by one for each bucket. The last one is for gathers of
+// statistics, which may run at the same time as buckets.
 constexpr std::size_t kNumbersPerRank = 10'000;
 enum Thread : std::size_t { kCompute, kExchange, kFirstBucket, kGather = kNumbersPerRank - 1 };
 
@@ -32,7 +33,7 @@ struct KindText {
 };
 
 const KindText& text_of(TraceKind kind) {
-  // In the order of TraceKind.
+  // The index is the TraceKind.
   static constexpr KindText kTexts[] = {
       {"step", "step"},         {"data", "part"},
       {"forward", "part"},      {"backward", "part"},

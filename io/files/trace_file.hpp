@@ -1,15 +1,17 @@
 // The trace of a run's steps, as a file for ui.perfetto.dev and chrome://tracing (JSON in the Trace
 // Event Format: complete events, microseconds).
 //
-// A rank is a process in the file, "rank 0, host". Its threads are "compute" (the training loop),
-// "exchange" (the reducer's thread) and one for each bucket, because several buckets are in flight
-// at once. The numbers of processes and threads begin above 0 and all differ, because viewers treat
-// zero specially and merge threads of the same number. Steps count from 1, as in the log's /steps.
+// The file shows each rank as a process with a name such as "rank 0, host". The process has a
+// thread "compute" (the training loop) and a thread "exchange" (the reducer's thread). It also has
+// one thread for each bucket, because several buckets are in flight at once. Process and thread
+// identifiers are never 0, because viewers treat 0 specially. No two threads have the same
+// identifier, even in different processes, because viewers would merge the threads. Steps are
+// counted from 1, as in the log's /steps.
 //
 // The file is written as FILE.part; close() syncs it to the disk and renames it, so FILE is always
-// complete. An unfinished FILE.part is removed; only a killed process leaves one behind. If a
-// FILE.part exists already, the name is FILE-2.part, and so on. Failures throw Error(data) that
-// names the file.
+// complete. If the run fails, FILE.part is removed; only a killed process leaves it behind. If a
+// FILE.part exists already, the name is FILE-2.part, and so on. The functions throw Error(data)
+// with the file's name.
 #pragma once
 
 #include <fmt/format.h>
@@ -50,8 +52,9 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Appends slices of a rank, with times in ns since the trace's zero. Slices of one thread are
-  // nested and sorted by their beginnings. If two begin together, the longer one comes first.
+  // Appends time slices of a rank. Times are in ns since the trace's start. Slices of one thread
+  // must not overlap unless one contains the other. They must be sorted by their begin; if two
+  // begin together, the longer one comes first.
   void append(std::size_t rank, std::span<const TraceEvent> events);
   // Completes the file. Fails if a file has appeared at PATH.
   void close();
@@ -63,7 +66,7 @@ class TraceFile {
   void append_event(std::size_t rank, const TraceEvent& event);
   [[nodiscard]] const std::string& codec_of(const TraceEvent& event) const;
   void flush();
-  // Runs work() and adds the file's name to its errors.
+  // Calls work(). If work() throws an error, adds the file's name to the message.
   template <class Work>
   void attempt(Work work) const;
 

@@ -31,7 +31,7 @@ constexpr double kSlowDisk_bytes_per_s = 1e7, kSlowProcessor_bytes_per_s = 1e8;
   try {
     read();
   } catch (...) {
-    // The second reading, in the parent, throws it again.
+    // Ignored here, because the parent will read the file too and meet the same exception.
   }
   ::_exit(0);
 }
@@ -45,8 +45,9 @@ bool has_ended(int child, double limit_s) {
   return events > 0;
 }
 
-// A child of a process with several threads inherits AddressSanitizer's allocator with the locks
-// that other threads hold, and may wait for them for ever.
+// With AddressSanitizer, only a process with a single thread can fork safely. Otherwise another
+// thread may hold a lock of the sanitizer's allocator at the fork. The child would inherit the lock
+// in this state and might wait for ever.
 bool can_fork() {
 #if defined(__SANITIZE_ADDRESS__)
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}) == 1;

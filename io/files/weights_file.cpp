@@ -65,7 +65,8 @@ WeightTensor read_tensor(hid_t group, const std::string& name, std::uint64_t fil
   std::vector<hsize_t> shape(static_cast<std::size_t>(dimensions));
   DP_CHECK_HDF5(H5Sget_simple_extent_dims(space.get(), shape.data(), nullptr));
   WeightTensor tensor{.name = name, .shape = {shape.begin(), shape.end()}, .values = {}};
-  // A damaged file may claim any shape. A tensor cannot be larger than what the file stores.
+  // A damaged file may claim any shape, so the shape is checked: a tensor cannot be larger than the
+  // bytes that the file stores for it.
   const hsize_t stored = std::min<hsize_t>(H5Dget_storage_size(data.get()), file_bytes);
   hsize_t elements = 1;
   for (const hsize_t length : shape) {

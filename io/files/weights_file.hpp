@@ -4,8 +4,8 @@
 //                  width, mean, deviation (of pixels scaled to [0, 1]), dptrain_version
 //     /last/NAME   float32, one data set for each tensor under its torch name, in torch's order
 //                  (OIHW for kernels); running statistics are the means over all ranks
-//     /best/NAME   the same for the epoch with the best test accuracy; the same group as /last if
-//                  that is the last epoch
+//     /best/NAME   like /last/NAME, for the epoch with the best test accuracy. If that is the last
+//                  epoch, /best is another name of the group /last.
 // Both groups have the attributes epoch (from 0), test_accuracy (a fraction) and test_loss.
 //
 // experiments/weights.py converts between these files and PyTorch's state dicts.
@@ -45,8 +45,8 @@ struct WeightsFile {
 };
 
 // Writes a new file beside `path`, syncs it to the disk and renames it, so that `path` always holds
-// a whole file. With `replaces`, `path` must be a file that was written before; without it, `path`
-// must not exist. Throws Error(data).
+// a whole file. If `replaces` is true, `path` must be a file that an earlier call wrote. If it is
+// false, `path` must not exist. Throws Error(data).
 void write_weights(const std::string& path, const WeightsFile& weights, bool replaces);
 
 enum class WhichWeights { best, last };

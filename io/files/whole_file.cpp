@@ -15,7 +15,7 @@
 namespace dp {
 namespace {
 
-// Puts the path and the failed operation before the system's reason.
+// Calls work(). If work() throws, puts the path and the failed operation in front of the message.
 template <class Work>
 auto named(const std::string& path, const char* what, Work work) {
   try {

@@ -1,7 +1,7 @@
 // Files that exist either whole or not at all, even if the program is killed or the power fails.
 //
 // A file is written under another name, synced to the disk (fsync) and renamed; then its folder is
-// synced. Failures throw Error(data) "PATH: reason"; a file that had the name before is then
+// synced. Failures throw Error(data) "PATH: reason", and leave an earlier file of that name
 // unchanged.
 #pragma once
 
@@ -24,8 +24,9 @@ void write_whole_file(const std::string& path, const std::string& part,
 // Renames a file within its folder, then syncs the folder to the disk.
 void rename_durably(const std::string& from, const std::string& to);
 
-// A regular file that is read from its front. The constructor refuses anything else, such as a pipe
-// or a folder, without waiting for it. Failures throw Error(data) "PATH: reason".
+// A regular file that is read from its front. The constructor refuses anything else, such as a
+// folder or a pipe (it does not wait for the pipe's writer). Failures throw Error(data) "PATH:
+// reason".
 class InputFile {
  public:
   explicit InputFile(std::string path);
@@ -41,7 +42,8 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// With `size`, a file of any other size is refused before memory is allocated for it.
+// Reads a whole file. If `size` is given, a file of another size is refused before memory is
+// allocated.
 [[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path,
                                                      std::optional<std::uint64_t> size = {});
 

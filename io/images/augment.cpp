@@ -84,8 +84,8 @@ void Normalizer::apply(std::span<const std::uint8_t> image, const Augmentation& 
   constexpr int kChannels = static_cast<int>(kColours);
   const std::array<float, kColours> black{table_[0][0], table_[1][0], table_[2][0]};
   const bool is_reflected = augmentation.is_reflected;
-  // Fills columns begin to end - 1 of an output row, which lie outside the image. `red` is the
-  // source row's red plane; it is read only for mirrored padding.
+  // Fills the columns from `begin` to `end - 1` of an output row. These columns lie outside the
+  // image. `red` is the source row's red plane, needed only for mirrored padding.
   const auto fill = [&](float* row, int begin, int end, const std::uint8_t* red) {
     for (int x = begin; x < end; ++x) {
       if (!is_reflected) {
@@ -100,8 +100,8 @@ void Normalizer::apply(std::span<const std::uint8_t> image, const Augmentation& 
     }
   };
 
-  // Output column x shows source column x + shift or, if mirrored, (width - 1 - x) + shift. Columns
-  // first to last - 1 lie inside the image.
+  // Output column x shows source column x + shift or, if mirrored, (width - 1 - x) + shift. Output
+  // columns `first` to `last - 1` lie inside the image.
   const int shift = augmentation.is_flipped ? -augmentation.shift_x : augmentation.shift_x;
   const int first = std::clamp(-shift, 0, width), last = std::clamp(width - shift, first, width);
   const int start = augmentation.is_flipped ? width - 1 - first + augmentation.shift_x

@@ -1,9 +1,10 @@
-// From bytes to the network's input: random crop, horizontal flip, normalisation, cutout.
+// Turns an image's bytes into the network's input: random crop, horizontal flip, normalisation,
+// cutout.
 //
-// The order is torchvision's. The image is padded on each side (by 4 black pixels, unless the rule
-// says otherwise), a window of the image's size is cut out and perhaps mirrored, then normalised. A
-// black padded pixel therefore becomes (0 - mean) / deviation. Input is planar bytes, output is
-// NHWC floats.
+// The operations follow each other as in torchvision. The image is padded on each side (by 4 black
+// pixels, unless the rule says otherwise), a window of the image's size is cut out and perhaps
+// mirrored, then normalised. A black padded pixel therefore becomes (0 - mean) / deviation. Input
+// is planar bytes, output is NHWC floats.
 #pragma once
 
 #include <array>
@@ -28,11 +29,11 @@ struct AugmentationRule {
   int cutout = 0;  // the side of a square that is set to the mean (DeVries & Taylor 2017); 0: none
 };
 
-// Whether the rule suits images of that shape: mirrored padding must be narrower than the images,
-// and a cutout must not be larger than they are.
+// Whether the rule suits images of that shape: mirrored padding must be narrower than an image, and
+// a cutout must not be larger than an image.
 [[nodiscard]] bool fits(const AugmentationRule& rule, const ImageShape& shape);
 
-// Converts an augmentation to the form for GPUs.
+// Converts an augmentation to the struct that GPUs read.
 [[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
 
 // Draws the augmentation of a sample in an epoch, for an image of that shape. The result does not
@@ -42,14 +43,14 @@ struct AugmentationRule {
                                              std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);
 
-// Normalises by table: each byte's float is (byte / 255 - mean) / deviation in single precision,
-// rounded after each operation, as PyTorch computes it.
+// Normalises bytes by looking them up in a table. A table entry is (byte / 255 - mean) / deviation
+// in single precision, rounded after each operation as in PyTorch.
 class Normalizer {
  public:
   // For colour images of that shape.
   explicit Normalizer(const ImageShape& shape, const Normalization& normalization = {});
 
-  // `image` is shape.values() planar bytes. Assigns the same number of floats in `nhwc`.
+  // Reads shape.values() planar bytes from `image` and writes as many floats to `nhwc`.
   void apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
              std::span<float> nhwc) const;
 

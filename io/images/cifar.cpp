@@ -1,6 +1,6 @@
 // Outline of load(): find the folder, check the sizes of all files, then read the records of each
-// split. A Layout describes either data set. Most of the code finds out what is wrong with a folder
-// or file and how the user can get the right one.
+// split. A Layout describes one of the two data sets. Most of the code serves error messages: it
+// finds out what is wrong with a folder or file, and how the user can get the right one.
 #include "io/images/cifar.hpp"
 
 #include <algorithm>
@@ -136,7 +136,8 @@ std::string what_is_in(const fs::path& folder) {
   return text;
 }
 
-// The folder with the files: the given one, or the archive's subfolder in it.
+// Returns the folder that has the files: the given folder, or the subfolder that the official
+// archive creates in the given folder.
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
     throw SettingError(

@@ -1,8 +1,8 @@
 // Data sets by name. A data set is one row of the list in dataset.cpp: its name for --dataset, a
 // description, how it is made or loaded, and how to recognise a folder that holds it.
 //
-// load_dataset() throws Error(data) that names the file, what was found and what is expected, and
-// how to get a missing data set.
+// If load_dataset() fails, it throws Error(data). The message names the file, what was found, what
+// is expected, and how to get a missing data set.
 #pragma once
 
 #include <array>
@@ -31,23 +31,23 @@ enum class BadImages { fail, skip };
 
 struct DatasetRequest {
   std::string data_dir = {};  // with the files, or its parent; empty for built-in sets
-  // The number of images to use; 0: all. Built-in sets make exactly this many images. Folders take
-  // images that are spread evenly over their list, because the list begins with all images of the
-  // first class. Other data sets take their first images.
+  // The number of images to use; 0: all. Built-in sets make exactly this many images. From a
+  // folder, the images are taken at equal distances in its list, because the list begins with all
+  // images of the first class. Other data sets take their first images.
   std::size_t limit_train = 0;
   std::size_t limit_test = 0;
   std::uint64_t seed = 0;   // synthetic: what to draw
   std::size_t threads = 1;  // to load or draw with; the images do not depend on it
-  // If given, they replace the data set's own or measured values.
+  // If given, these values are used instead of the data set's own or measured mean and deviation.
   std::optional<std::array<float, kColours>> mean = {}, deviation = {};
-  // The rest is for folders and packs.
+  // The members from here on are for folders and packs.
   std::size_t image_size = 0;  // 0: by the rule in image_folder.hpp
   CropKind crop = CropKind::automatic;
   double validation_share = 0;  // 0 stands for 0.1 if there are no test images
   std::uint64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
-  // How the caller will augment training images; nullopt: not at all. Only texts that describe the
-  // data set use it.
+  // How the caller will augment training images; nullopt: not at all. Used only in texts that
+  // describe the data set.
   std::optional<AugmentationRule> augment = AugmentationRule{};
 
   [[nodiscard]] Normalization normalization(const Normalization& usual) const {
@@ -57,9 +57,10 @@ struct DatasetRequest {
 
 struct Dataset {
   std::unique_ptr<const ImageSource> train, test;  // of the same shape and classes
-  // A sentence each about things that are allowed but perhaps not intended.
+  // Warnings about things that are allowed but perhaps not intended, one sentence each.
   std::vector<std::string> warnings = {};
-  // How the images are prepared, for the table at the start; empty if it goes without saying.
+  // How the images are prepared, for the table that the program prints at its start. Empty if there
+  // is nothing special to say.
   std::string about = {};
   // Whether images are decoded, which may need several threads (LoaderOptions).
   bool is_decoded = false;
@@ -74,7 +75,7 @@ struct DatasetRow {
   bool (*is_in)(const std::string& folder);
 };
 
-// In the order of --help.
+// All data sets, in the order in which --help lists them.
 [[nodiscard]] std::span<const DatasetRow> dataset_list();
 
 // Throws Error(usage) for an unknown name, with a list of the known names.
@@ -83,7 +84,8 @@ struct DatasetRow {
 // The data set that the folder holds; empty if it holds none or several.
 [[nodiscard]] std::string detect_dataset(const std::string& data_dir);
 
-// Equal if training would see the same data (ImageSource::content_hash of both parts).
+// A hash of the training and test images (ImageSource::content_hash). It is equal for two data sets
+// if training would see the same data.
 [[nodiscard]] std::uint64_t content_hash(const Dataset& dataset);
 
 }  // namespace dp

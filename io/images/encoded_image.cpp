@@ -17,7 +17,8 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view start) {
 constexpr std::string_view kJpegStart = "\xFF\xD8\xFF";
 constexpr std::string_view kPngStart = "\x89PNG\r\n\x1A\n";
 
-// Formats of files that are often misnamed .jpg or .png. Longer marks come before shorter ones.
+// Formats whose files are often misnamed .jpg or .png, and the bytes that mark them. The first
+// match counts, so longer marks ("ftypavif") come before shorter ones ("ftyp").
 struct OtherFormat {
   std::size_t at;  // the offset of the mark in the file
   std::string_view mark;

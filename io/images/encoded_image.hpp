@@ -1,16 +1,17 @@
-// Images as files hold them: JPEG (libjpeg-turbo) and PNG (libpng). The first bytes decide between
-// the two, not the file's name.
+// Decodes image files: JPEG (libjpeg-turbo) and PNG (libpng). A file's first bytes, not its name,
+// decide which format it has.
 //
 // An image that cannot be decoded throws BadImage, which says what is wrong: it is empty, cut off,
-// damaged, of another format, or larger than the limits below. The limits keep a false header from
-// taking memory and time. A JPEG whose pixels a decoder would have to guess, such as a file that is
-// cut off, is bad, too. A file that has all its pixels is good, however odd it is: it may have
-// superfluous bytes between two segments or a wrong field in a scan header, or be a PNG that is cut
-// off after its last pixel.
+// damaged, of another format, or larger than the limits below. Without limits, a false header could
+// cost any amount of memory and time. A JPEG is also bad if a decoder would have to guess pixels,
+// for example because the file is cut off. A file that has all its pixels is good, even if it has
+// other faults. Examples are superfluous bytes between two segments, a wrong field in a scan
+// header, and a PNG that is cut off after its last pixel.
 //
 // A progressive JPEG that ends properly after some of its scans is good, too. It may be a
 // deliberate preview; libjpeg and Pillow read it without a warning, with the detail of those scans.
-// But if libjpeg warns about the order of the scans, all scans must be there.
+// But if libjpeg warns about the order of the scans, the image is bad unless all scans are in the
+// file.
 //
 // Every image becomes red, green and blue. Grey is repeated. CMYK and YCCK are converted as in
 // Pillow. Samples of 16 bits keep only their upper 8 bits. Palettes are looked up. Alpha is
@@ -38,17 +39,19 @@ class BadImage : public Error {
 inline constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 26;
 inline constexpr std::uint32_t kMostSide = 65'535;
 inline constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 28;
-// Each scan of a progressive JPEG costs time, and the format does not limit their number.
+// The most scans that a progressive JPEG may have. Each scan costs time, and the format itself sets
+// no limit.
 inline constexpr int kMostScans = 200;
 
 // Two kinds of images are held in memory as a whole while they are decoded: interlaced PNGs, and
-// JPEGs with several scans. They may take up to kHeldAnyway + kHeldPerByte x file size. (A strongly
-// compressed photograph of 50 million pixels takes 50 times the size of its file.)
+// JPEGs with several scans. Such an image may take up to kHeldAnyway + kHeldPerByte x file size
+// bytes. (A strongly compressed photograph of 50 million pixels takes 50 times the size of its
+// file.)
 inline constexpr std::uint64_t kHeldAnyway = std::uint64_t{1} << 26, kHeldPerByte = 64;
 
 enum class ImageFormat : std::uint8_t { jpeg, png };
 
-// Special properties of an image. None is an error.
+// Special properties of an image. None of them is an error.
 struct ImageKinds {
   bool is_grey = false, is_cmyk = false, has_16_bits = false, has_palette = false,
        has_alpha = false, is_animated = false;
@@ -83,8 +86,8 @@ class RowSink {
 // Decodes an image at 1 / `denominator` of its size (1, 2, 4 or 8; PNG: only 1), rounded up. Gives
 // the sink the rows of the part `wanted` of the scaled image. Each row has at least the columns of
 // this part. Always decodes to the image's end, so that the verdict on the image depends on the
-// file alone. Throws BadImage, possibly after the sink has taken all rows, and also if the image's
-// size differs from the header's.
+// file alone. Throws BadImage, possibly only after the sink has taken all rows. An image whose size
+// differs from `header` is bad, too.
 void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
                  std::uint32_t denominator, const PixelBox& wanted, RowSink& sink);
 

@@ -10,11 +10,11 @@
 namespace dp {
 namespace {
 
-// The number of files whose bytes are hashed. At 110 kB each they are read in 0.3 s from a disk
-// that delivers 100 MB/s.
+// The number of files whose bytes are hashed. If a file has 110 kB and the disk reads 100 MB/s,
+// this takes 0.3 s.
 constexpr std::size_t kSampled = 256;
 
-// A thread's memory, kept from image to image.
+// A thread's scratch memory, reused for every image.
 struct Workplace {
   std::vector<std::uint8_t> bytes;
   Resampler resampler;
@@ -125,9 +125,9 @@ std::vector<std::string> EncodedSource::take_notes() const {
   return notes;
 }
 
-// Hashes names, sizes and labels of all images, and the bytes of kSampled files spread evenly over
-// them, because reading all files would take an epoch. A pack knows the checksums of all images,
-// but it must have the same hash as its folder.
+// Hashes names, sizes and labels of all images, but the bytes of only kSampled files, because
+// reading all files would take as long as an epoch. A pack stores checksums of all images. They are
+// not all used, because a pack and its folder must have the same hash.
 std::uint64_t EncodedSource::hash_images() const {
   std::uint64_t hash = 0;
   std::string line;

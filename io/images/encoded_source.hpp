@@ -26,7 +26,7 @@ struct EncodedSourceOptions {
 
 class EncodedSource final : public ImageSource {
  public:
-  // `members` are numbers of the index's images, in increasing order.
+  // `members` are the indices of this source's images in `index`, in increasing order.
   EncodedSource(ImageFacts facts, std::shared_ptr<const ImageIndex> index,
                 std::shared_ptr<const EncodedImages> files, std::vector<std::uint32_t> members,
                 const EncodedSourceOptions& options);
@@ -40,8 +40,8 @@ class EncodedSource final : public ImageSource {
     return options_.bad_images == BadImages::skip;
   }
 
-  // Marks the images that another source of the same members could not decode. The notes about them
-  // are not repeated.
+  // Marks the images that `other` could not decode; it must have the same members. The notes about
+  // these images are not repeated.
   void take_bad_images_of(const EncodedSource& other);
 
   [[nodiscard]] const IndexedImage& image(std::size_t index) const;

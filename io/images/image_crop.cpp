@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// The largest denominator at which the source is not smaller than the result.
+// The largest denominator at which the reduced source is still at least as large as the result.
 std::uint32_t choose_denominator(const ImageHeader& header, const PixelBox& source,
                                  std::uint32_t width, std::uint32_t height) {
   if (header.format != ImageFormat::jpeg) return 1;

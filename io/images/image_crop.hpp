@@ -2,13 +2,13 @@
 //
 // Training, resized: torchvision's RandomResizedCrop with scale 0.08 to 1 and ratio 3/4 to 4/3. The
 // area and the logarithm of the ratio are drawn uniformly. If the part does not fit into the image,
-// they are drawn again; after ten draws the largest central part with an allowed ratio is used.
+// both are drawn again; after ten draws the largest central part with an allowed ratio is used.
 // Testing: the shorter side is scaled to 256/224 of the network's size, rounded down, and the
 // centre is cut out (torchvision's Resize and CenterCrop). An image that already has the network's
 // size is used as it is.
 //
 // The part is scaled to the network's size in one step. A JPEG is decoded at 1/2, 1/4 or 1/8 of its
-// size if it is still at least as large as needed.
+// size if the part then still has at least the network's size.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,11 @@
 // Network's size: the requested size; otherwise the images' size, if all are squares of one size up
 // to 64 pixels; otherwise 224.
 // Training: if all images have the network's size, they are shifted by up to 4 pixels
-// (augment.hpp); otherwise a random part is scaled to it (image_crop.hpp). Testing: image_crop.hpp.
+// (augment.hpp); otherwise a random part of each image is scaled to the network's size
+// (image_crop.hpp). Testing: image_crop.hpp.
 // Test images: the folder "val" or "test". Without either, a share of each class is taken from the
 // training images: the images with the smallest hashes of (split seed, class and name), so every
-// run and every host takes the same ones.
+// run and every host takes the same images.
 // Normalisation: as given; otherwise the mean and deviation of up to 1,000 training images, spread
 // evenly over the list and prepared as for testing. The sums are whole numbers, so every rank gets
 // the same result.

@@ -8,7 +8,8 @@
 namespace dp {
 namespace {
 
-// The number of bytes of the UTF-8 character at the front of `text`; 0 if there is none.
+// The number of bytes of the UTF-8 character at the front of `text`; 0 if the text does not begin
+// with a valid character.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t length = byte(0) < 0x80           ? 1

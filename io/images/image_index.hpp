@@ -1,6 +1,6 @@
 // The list of a tree's images, and access to their bytes in a tree of files or a pack
-// (image_pack.hpp). Nothing else is kept in memory: about 90 bytes per image with a name of 25
-// characters.
+// (image_pack.hpp). Only the list is kept in memory. An image with a name of 25 characters takes
+// about 90 bytes.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ class EncodedImages {
  public:
   virtual ~EncodedImages() = default;
   // Assigns the whole file to `bytes`. Throws Error(data) if the file cannot be read, and BadImage
-  // if it differs from the index.
+  // if the file differs from what the index says.
   virtual void read(const ImageIndex& index, const IndexedImage& image,
                     std::vector<std::uint8_t>& bytes) const = 0;
   // XXH3 of the whole file. Throws as read() does.
@@ -77,9 +77,9 @@ struct HeaderScan {
   std::vector<std::string> bad;  // "DIR/train/cat/1.jpg: is empty"
 };
 
-// Reads the headers of these images with `threads` threads, unless the index has them, and stores
-// them in the index. The result does not depend on the threads. Throws Error(data) if a file cannot
-// be read.
+// Reads the headers of these images with `threads` threads and stores them in the index. Headers
+// that the index already has are not read again. The result does not depend on the number of
+// threads. Throws Error(data) if a file cannot be read.
 [[nodiscard]] HeaderScan scan_headers(ImageTree& tree, const std::vector<std::uint32_t>& images,
                                       std::size_t threads);
 

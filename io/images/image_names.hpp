@@ -12,7 +12,7 @@ namespace dp {
 // Whether the name has a suffix that torchvision's ImageFolder accepts, in upper or lower case.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 
-// Whether a file or folder is hidden, or kept by a system or program beside the user's files.
+// Whether a file or folder is hidden, or was put beside the user's files by a system or a program.
 // Examples: ._1.jpg and __MACOSX come with archives from a Mac, @eaDir holds the thumbnails of a
 // NAS, and ~$1.jpg is the lock of an open document.
 [[nodiscard]] bool is_of_system(std::string_view name);

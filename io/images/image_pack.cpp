@@ -93,7 +93,8 @@ hsize_t count_rows(hid_t data, const char* name, hsize_t columns) {
   return extent[0];
 }
 
-// Reads a column. Refuses more rows than the file stores, so that a damaged file takes no memory.
+// Reads a column. Refuses more rows than the file can store, so that a damaged file cannot make the
+// program allocate much memory.
 template <class T>
 std::vector<T> read_column(hid_t group, const char* name, std::uint64_t file_bytes,
                            hsize_t columns = 1) {
@@ -221,7 +222,8 @@ bool is_image_pack(const std::string& path) {
 std::vector<ImageTree> open_image_pack(const std::string& path) {
   prepare_hdf5();
   try {
-    // Most bytes of a large pack are images, which HDF5 does not read here.
+    // Reading twice costs little: most bytes of a large pack are images, and HDF5 does not read
+    // them here.
     try_in_child(path, [&] { static_cast<void>(read_pack(path)); });
     return read_pack(path);
   } catch (const SettingError&) {

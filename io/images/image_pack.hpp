@@ -29,17 +29,19 @@
 
 namespace dp {
 
-// Whether it is an HDF5 file.
+// Whether `path` is an HDF5 file.
 [[nodiscard]] bool is_image_pack(const std::string& path);
 
-// Returns the parts as list_image_folder() does, with headers. Throws SettingError(data).
+// Returns the parts (train, val, ...) like list_image_folder(), but with the images' headers.
+// Throws SettingError(data).
 [[nodiscard]] std::vector<ImageTree> open_image_pack(const std::string& path);
 
 struct PackRequest {
   std::string folder, path;
   BadImages bad_images = BadImages::fail;
   std::size_t threads = 1;
-  // Called now and then with the number of images done and of all images; may be empty.
+  // Called now and then with the number of finished images and the number of all images; may be
+  // empty.
   std::function<void(std::size_t done, std::size_t all)> on_progress = nullptr;
 };
 

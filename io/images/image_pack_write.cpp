@@ -64,7 +64,7 @@ std::vector<std::uint8_t> join_texts(const std::vector<std::string>& texts) {
   return bytes;
 }
 
-// The columns of a part, image by image.
+// The columns of one group of a pack (such as /train), filled image by image.
 struct Columns {
   std::vector<std::uint8_t> names;
   std::vector<std::uint32_t> folder, size, header;
@@ -96,7 +96,7 @@ struct Columns {
   }
 };
 
-// The data set `bytes` of a part, written from front to back.
+// Writes the data set `bytes` of a group from front to back.
 class Bytes {
  public:
   Bytes(hid_t group, std::uint64_t all) {
@@ -164,7 +164,7 @@ class Packer {
   }
 
  private:
-  // Puts the pack's name before the system's reason.
+  // Calls work(). If work() throws, puts the pack's name in front of the message.
   template <class Work>
   void writing(Work work) const {
     try {
@@ -201,7 +201,7 @@ class Packer {
     });
     Columns columns;
     std::uint64_t at = 0;
-    // All threads read and decode a group of images; then this thread writes it in order.
+    // All threads read and decode a group of images; then this thread writes the group in order.
     struct Item {
       std::vector<std::uint8_t> bytes;
       std::string bad;

@@ -17,13 +17,14 @@
 
 namespace dp {
 
-// The changes to one image; the default leaves it as it is.
+// The changes to one image. A default Augmentation changes nothing.
 struct Augmentation {
   int shift_x = 0;  // the window's left edge in the image; the window is black outside the image
   int shift_y = 0;
   bool is_flipped = false;
   bool is_reflected = false;  // outside the image, the window shows the image's mirror image
-  // A square of the result that is set to the data set's mean; cut_side 0: none.
+  // The cutout, a square of the result that is set to the data set's mean. cut_side: its side in
+  // pixels; 0: no cutout.
   int cut_x = 0, cut_y = 0, cut_side = 0;
   // For a source that cuts out a random part of an image of any size and scales it: 64 random bits
   // that decide the part. If is_drawn is false, the source uses the centre.
@@ -60,8 +61,9 @@ class ImageSource {
     std::span<const std::uint8_t> bytes;
     Augmentation rest;
   };
-  // Reads image `index` for a sample with the augmentation `crop`. The source does the part of the
-  // augmentation that is cheaper before the image has its final size, and returns the rest.
+  // Reads image `index` for a sample with the augmentation `crop`. The source does those operations
+  // that are cheaper before the image has its final size. The returned Image has the remaining
+  // operations.
   //
   // `scratch` is memory that the calling thread owns and keeps from call to call; the source may
   // enlarge it. The image's bytes lie in `scratch` or in the source's own memory, and are valid
@@ -69,15 +71,15 @@ class ImageSource {
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
-  // Returns sentences for the user: one for each image that could not be read and was replaced
+  // Returns sentences for the user. Each is about an image that could not be read and was replaced
   // since the last call.
   [[nodiscard]] virtual std::vector<std::string> take_notes() const { return {}; }
   // Whether take_notes() may ever return a sentence.
   [[nodiscard]] virtual bool may_have_notes() const noexcept { return false; }
 
   // The 64-bit XXH3 hash of everything that training sees: names, size, normalisation, labels and
-  // pixels. If the images are files, it covers the names and sizes of all files and the bytes of
-  // some hundred of them instead of all pixels.
+  // pixels. If the images are files, the hash covers the names and sizes of all files, but the
+  // bytes of only a few hundred.
   [[nodiscard]] std::uint64_t content_hash() const;
 
  protected:
@@ -100,7 +102,7 @@ class ImageSet final : public ImageSource {
 
   [[nodiscard]] std::size_t count() const noexcept override { return labels_.size(); }
   [[nodiscard]] std::int32_t label(std::size_t index) const override;
-  // The bytes are in the source's own memory; the caller does the whole augmentation.
+  // The returned bytes lie in the source's own memory. The caller must do the whole augmentation.
   [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
                            std::vector<std::uint8_t>& scratch) const override;
   // The bytes of an image, without augmentation.

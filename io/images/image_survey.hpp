@@ -19,7 +19,8 @@ struct ImageSurvey {
   [[nodiscard]] bool has_one_size() const {
     return least_width == most_width && least_height == most_height;
   }
-  // "all are 32x32", or "20 to 500 pixels wide and 32 high"; no image need have both extremes.
+  // "all are 32x32", or "20 to 500 pixels wide and 32 to 400 high". The widest image need not be
+  // the highest one.
   [[nodiscard]] std::string sizes() const;
   // "12 grey, 3 CMYK"; empty if no image is special.
   [[nodiscard]] std::string kinds() const;

@@ -118,8 +118,8 @@ Place place_of(const fs::path& folder) {
   return *place;
 }
 
-// Whether a file of the user lies in the folder or below it. Enters no folder twice, so loops of
-// links end.
+// Whether a file of the user lies in the folder or below it. Enters no folder twice, so that a loop
+// of links does not go on for ever.
 bool has_file(const fs::path& folder, std::set<Place>& entered) {
   if (const auto place = find_place(folder); place && !entered.insert(*place).second) return false;
   const Entries here = list(folder);
@@ -129,7 +129,7 @@ bool has_file(const fs::path& folder, std::set<Place>& entered) {
          });
 }
 
-// Removes the names of folders without any file. Returns a note for each.
+// Removes the names of folders without any file. Returns a note for each removed name.
 std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::string>& names) {
   std::vector<std::string> notes;
   std::erase_if(names, [&](const std::string& name) {
@@ -203,7 +203,7 @@ class Lister {
   void collect(const std::string& folder, int depth) {
     const std::string path = (root_ / folder).string();
     const Place place = place_of(path);
-    // In a loop of links, the folder is already being listed.
+    // If the chain of folders above already has this folder, the links form a loop.
     if (std::find(above_.begin(), above_.end(), place) != above_.end()) {
       loops_.push_back(
           fmt::format("{}: skipped: it leads back to a folder above it", printable(path)));
@@ -272,7 +272,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-// Folders that are named like parts of a data set but are not read as such.
+// Folders that have names of parts of a data set but are not read as parts.
 std::vector<std::string> other_parts(const fs::path& folder) {
   constexpr std::array<std::string_view, 10> kNames = {"train",      "training", "val",     "valid",
                                                        "validation", "test",     "testing", "eval",

@@ -15,9 +15,9 @@
 //
 // Every class must have a training image; it may have no test images.
 //
-// A folder with other parts is refused: "train" with "valid" but without "val" and "test", or "val"
-// without "train". If such a folder were accepted, the test images would be trained on, or a share
-// of "train" would be used instead of them.
+// Folders with other parts are refused, for example "train" with "valid" but without "val" and
+// "test", or "val" without "train". If these folders were accepted, test images would be used for
+// training, or a share of "train" would be used for testing although there are test images.
 #pragma once
 
 #include <string>

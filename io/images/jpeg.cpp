@@ -55,7 +55,7 @@ void judge_message(j_common_ptr info, int level) {
     case JWRN_BOGUS_PROGRESSION: {
       // The order of scans is unusual. Two cases are harmless if all scans come in the end. An AC
       // scan may come before the DC scan (libjpeg then names coefficient 0), and whole values may
-      // come a second time. But if a scan refines bits that have not come yet, an earlier scan is
+      // come a second time. But if a scan refines bits that have not come yet, an earlier scan was
       // lost.
       const bool is_early_ac = reader->Ss != 0 && info->err->msg_parm.i[1] == 0;
       if (reader->Ah != 0 && !is_early_ac) leave(info);
@@ -102,7 +102,7 @@ struct Job {
 };
 
 // The memory for the coefficients of a file with several scans. Each block has 64 coefficients of 2
-// bytes. libjpeg reads all of them before the first row.
+// bytes. libjpeg keeps all of them in memory before it returns the first row.
 std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
   std::uint64_t blocks = 0;
   for (int c = 0; c < info.num_components; ++c) {

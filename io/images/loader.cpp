@@ -20,20 +20,20 @@ std::shared_ptr<std::byte> allocate_plain(std::size_t bytes) {
           [](std::byte* memory) { ::operator delete[](memory, kAlignment); }};
 }
 
-// Threads fill a step in pieces of this many images. All threads then work on the step that is
-// needed first, and few buffers are enough.
+// Threads fill a batch in pieces of this many images. All threads can thus work on the batch that
+// is needed first, so few buffers are enough.
 constexpr std::size_t kPieceImages = 16;
 
 }  // namespace
 
-// Below, "step i" means batch number i of an epoch, that is, part i % parts of training step
-// i / parts. This batch lives in slots[i % slots.size()] and consists of `pieces` pieces, from
-// number i * pieces on.
+// Below, "step i" means batch number i of an epoch, which is part `i % parts` of training step
+// `i / parts`. The batch fills slots[i % slots.size()]. It consists of `pieces` pieces; the number
+// of the first piece is `i * pieces`.
 //
 // Threads claim pieces in order. A piece may be claimed once the previous batch in its slot was
-// given back. `mutex` guards all numbers, including a slot's. A piece's images and labels belong to
-// the thread that claimed it until is_ready is set, then to the reader. The sampler and the number
-// of pieces change only while no thread is busy.
+// given back. `mutex` guards all counters, including those of the slots. Until is_ready is set, a
+// piece's images and labels belong to the thread that claimed the piece. After that they belong to
+// the caller of next(). The sampler and the number of pieces change only while no thread is busy.
 struct Loader::State {
   struct Slot {
     std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
@@ -205,13 +205,14 @@ struct Loader::State {
     }
   }
 
-  // Afterwards no thread is busy and no more pieces are claimed.
+  // Ends the epoch. When the call returns, no thread is busy, and no thread will claim another
+  // piece.
   void end_epoch(std::unique_lock<std::mutex>& lock) {
     end = 0;
     ready.wait(lock, [this] { return busy == 0; });
   }
 
-  // Call it after end_epoch(). Threads fill the batches from this one on.
+  // Lets the threads fill batches from `batch` on. Call this function after end_epoch().
   void begin_with(std::size_t batch) {
     for (Slot& slot : slots) {
       slot.is_ready = false;

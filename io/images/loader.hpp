@@ -4,7 +4,8 @@
 //
 // The loader owns a ring of buffers that are allocated once. Each holds this rank's batch for one
 // step, or one part of it. Threads fill the buffers in the order of the steps, several threads per
-// step; next() hands them out in the same order. The bits do not depend on the number of threads.
+// step; next() hands them out in the same order. The contents of a batch do not depend on the
+// number of threads.
 //
 // An epoch begins with start_epoch(), even if the previous one was not read to its end. It has
 // steps() x parts() batches. If a thread throws, next() throws the same exception at that step.
@@ -75,17 +76,17 @@ class Loader {
   // LoaderOptions::largest_batch.
   void set_batch(std::size_t global_batch, std::size_t parts);
 
-  // Changes the shares, from the batch after the one that next() returned last. That last batch
-  // becomes invalid. Later batches that threads have already filled are filled again. Allocates
-  // memory if a batch is larger than any before.
+  // Changes the ranks' shares for all batches that next() has not returned yet. Threads fill such
+  // batches again if they had already filled them. The batch that next() returned last becomes
+  // invalid. Allocates memory if a batch is larger than any before.
   void set_shares(const Shares& shares);
 
-  // Sets the augmentation of every image in the next epochs, if options.augment is nullopt; call it
-  // between epochs.
+  // Sets one augmentation for every image of the next epochs. It is used only if options.augment is
+  // nullopt. Call it between epochs.
   void set_view(const Augmentation& view);
 
   // Starts an epoch: threads begin with its first batches. The batch that next() returned last
-  // becomes invalid. In a resumed epoch next() returns first_step first.
+  // becomes invalid. In a resumed epoch, next() first returns the batch of step `first_step`.
   void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
 
   // Returns the next batch, valid until the following next() or start_epoch(). An epoch has

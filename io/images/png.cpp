@@ -42,8 +42,8 @@ void give_bytes(png_structp reader, png_bytep target, std::size_t count) {
   job->at += count;
 }
 
-// Must hold no object with a destructor, because libpng leaves it by longjmp() when it finds an
-// error. Returns false in this case.
+// Returns false if libpng finds an error. libpng then leaves this function by longjmp(), so the
+// function must hold no object with a destructor.
 bool run(Job& job, png_structp reader, png_infop info) {
   if (setjmp(png_jmpbuf(reader)) != 0) return false;
   png_set_read_fn(reader, &job, give_bytes);
@@ -102,7 +102,7 @@ std::uint32_t long_word(std::span<const std::uint8_t> bytes, std::size_t at) {
 }
 
 // A file that ends within the checksum of its last IDAT chunk has all its pixels. Returns a copy of
-// that file with the checksum; empty for any other file.
+// this file with the complete checksum. For any other file, returns an empty vector.
 std::vector<std::uint8_t> with_last_checksum(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kFirst = 8;
   for (std::uint64_t at = kFirst; at + 8 <= bytes.size();) {
@@ -122,7 +122,8 @@ std::vector<std::uint8_t> with_last_checksum(std::span<const std::uint8_t> bytes
 
 }  // namespace
 
-// Reads the first chunk, and for transparency and animation the chunks up to the pixels.
+// Reads the first chunk. Then reads the chunks up to the pixels, because they tell whether the
+// image is transparent or animated.
 std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
                                        std::uint64_t file_bytes) {
   const auto more = [&](std::uint64_t needed) -> std::optional<ImageHeader> {

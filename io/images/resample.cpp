@@ -8,7 +8,8 @@
 namespace dp {
 namespace {
 
-// Bytes times weights that sum to 2^22 stay below 2^30.
+// Weights are whole numbers that sum to 2^22, so a weighted sum of bytes stays below 2^30 and fits
+// an int.
 constexpr int kWeightBits = 22;
 
 std::uint8_t to_byte(std::int32_t sum) {
@@ -59,7 +60,7 @@ void Resampler::prepare(const Resampling& what) {
   narrow_.resize(std::size_t{kColours} * what.cut.width * (bottom_ - top_));
 }
 
-// Scales the columns, from four bytes per pixel to planes.
+// Scales a row horizontally. Input pixels have four bytes; the result has one plane per channel.
 void Resampler::take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) {
   const PixelBox& source = what_.source;
   DP_ASSERT(source.x >= box.x && source.x + source.width <= box.x + box.width,

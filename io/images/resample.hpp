@@ -1,9 +1,11 @@
-// Scales a part of an image to the network's size: bilinear, with antialiasing when it shrinks, as
-// Pillow and torchvision do. The result equals Pillow's resize() with BILINEAR bit for bit.
+// Scales a part of an image to the network's size: bilinear, with antialiasing when the image
+// shrinks, as in Pillow and torchvision. The result equals Pillow's resize() with BILINEAR bit for
+// bit.
 //
 // Each output pixel is a weighted mean of the input pixels under a triangle, which is two input
-// pixels wide when the image grows and two output pixels wide when it shrinks. Columns are scaled
-// first, then rows. Weights have 22 binary digits; the values in between are rounded to bytes.
+// pixels wide when the image grows and two output pixels wide when it shrinks. The width is scaled
+// first, then the height; the results of the first pass are rounded to bytes. Weights have 22
+// binary digits.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +22,8 @@ struct Resampling {
   PixelBox cut;                         // ... but only this part of the result is computed
 };
 
-// Keeps its memory from image to image: the scaled columns of the rows that are needed, never a
-// whole image.
+// Reuses its memory for every image. The memory holds only the needed rows, already scaled to the
+// final width, never a whole image.
 class Resampler final : public RowSink {
  public:
   // To scale an image, call prepare(), then take_row() for all rows of what.source (other rows are
@@ -31,7 +33,7 @@ class Resampler final : public RowSink {
   void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override;
   void finish(std::span<std::uint8_t> planar);
 
-  // Does all of this for an image in memory. what.source must lie in image.box.
+  // Does all three calls for an image in memory. what.source must lie in image.box.
   void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
 
  private:

@@ -3,8 +3,8 @@
 // An epoch of N samples consists of steps of G = `global_batch` positions. Step s covers positions
 // [s G, min((s + 1) G, N)), which the ranks divide by their shares (shares.hpp). Every sample is
 // seen exactly once; nothing is padded or repeated. In the last step a rank may have no sample. G
-// need not be divisible by P. With gradient accumulation a rank computes its batch in `parts`
-// parts.
+// need not be divisible by the number of ranks. With gradient accumulation a rank computes its
+// batch in `parts` parts.
 //
 // In training, position p holds sample perm[p]. The permutation depends on (seed, epoch) and is the
 // same on every rank. In evaluation, position p holds sample p.
@@ -46,10 +46,11 @@ class Sampler {
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] std::size_t steps() const noexcept;
   [[nodiscard]] std::size_t parts() const noexcept { return options_.parts; }
-  // The samples of all ranks in a step, and the samples in one part of this rank's batch.
+  // The number of samples of all ranks in a step, and the number of samples in one part of this
+  // rank's batch.
   [[nodiscard]] std::size_t global_samples(std::size_t step) const;
   [[nodiscard]] std::size_t rank_samples(std::size_t step, std::size_t part = 0) const;
-  // The most that rank_samples() returns for any step and part.
+  // The largest value that rank_samples() returns for any step and part.
   [[nodiscard]] std::size_t largest_batch() const;
   // The positions of a part's samples in the step.
   [[nodiscard]] StepImages images(std::size_t step, std::size_t part = 0) const;

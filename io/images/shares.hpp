@@ -28,7 +28,7 @@ struct StepImages {
 
 class Shares {
  public:
-  // The largest weight, so that L x W fits into 64 bits.
+  // The largest allowed weight. It ensures that L x W fits into 64 bits.
   static constexpr std::uint64_t kMostWeight = 1'000'000'000;
 
   Shares() = default;  // even, for any number of ranks
@@ -44,13 +44,13 @@ class Shares {
     return is_even() ? 1 : weights_[rank];
   }
 
-  // The images of a rank's part in a step of `images`.
+  // The images that a rank computes in part `part` of a step with `images` images.
   [[nodiscard]] StepImages of(std::size_t images, std::size_t rank, std::size_t ranks,
                               std::size_t part = 0, std::size_t parts = 1) const;
-  // The images of a rank in all its parts.
+  // The number of images that a rank, or each rank, computes in a step: the sum over its parts.
   [[nodiscard]] std::size_t count(std::size_t images, std::size_t rank, std::size_t ranks) const;
   [[nodiscard]] std::vector<std::size_t> counts(std::size_t images, std::size_t ranks) const;
-  // The most images that a rank has.
+  // The largest and the smallest number of images that any rank has in a step.
   [[nodiscard]] std::size_t most(std::size_t images, std::size_t ranks) const;
   [[nodiscard]] std::size_t least(std::size_t images, std::size_t ranks) const;
 
@@ -60,7 +60,7 @@ class Shares {
   friend bool operator==(const Shares&, const Shares&) = default;
 
  private:
-  // The first image of a rank's block in a step of `images`.
+  // The first image of a rank's block in a step of `images` images.
   [[nodiscard]] std::size_t begin_of(std::size_t images, std::size_t rank) const {
     return static_cast<std::size_t>(images * before_[rank] / before_.back());
   }

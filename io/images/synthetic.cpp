@@ -44,9 +44,9 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-// A unit vector at an angle of about `degrees`. The sine is Bhaskara's rational one (within 0.2
-// percent), because the last bit of the library's sine differs between systems. The error changes
-// only the angle: the length is normalised to 1.
+// A unit vector at an angle of about `degrees`. The sine is Bhaskara's rational approximation
+// (error within 0.2 percent), because the last bit of the library's sine differs between systems.
+// The error changes only the angle, because the vector is normalised to length 1.
 Point direction(float degrees) {
   const auto sine = [](float d) {
     while (d < 0) d += 360;
@@ -197,8 +197,9 @@ void paint_patch(Canvas& canvas, Draws& draw) {
   }
 }
 
-// Adds near-normal noise and rounds to bytes. The sum of four random bytes has mean 510 and
-// standard deviation 147.8; one draw of 64 bits serves two values.
+// Adds nearly normal noise and rounds to bytes. The noise of a value is the sum of four random
+// bytes, which has mean 510 and standard deviation 147.8. One draw of 64 bits thus gives the noise
+// of two values.
 void develop(const Canvas& canvas, float noise, const CounterRng& rng,
              std::span<std::uint8_t> pixels) {
   const float scale = noise / 147.8f;

@@ -36,13 +36,14 @@ enum class Split : std::uint64_t { train = 0, test = 1 };
 std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
                             std::span<std::uint8_t> pixels);
 
-// `count` images drawn by `threads` threads (at least 1); the result does not depend on threads.
+// Draws `count` images with `threads` threads (at least 1). The result does not depend on the
+// number of threads.
 [[nodiscard]] ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed,
                                       std::size_t threads = 1,
                                       const Normalization& normalization = {});
 
-// The data set: kSyntheticTrain and kSyntheticTest images, or as many as the request limits them
-// to.
+// Makes the data set with kSyntheticTrain and kSyntheticTest images, or with the numbers that the
+// request gives.
 [[nodiscard]] Dataset load_synthetic(const DatasetRequest& request);
 
 }  // namespace dp

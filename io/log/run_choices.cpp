@@ -49,8 +49,9 @@ std::vector<Row> read_columns(
   return rows;
 }
 
-// Each change has a row for every rank, in order. Returns no changes if any change has rows for
-// more or fewer than `ranks` ranks, because the run was then resumed with another number of ranks.
+// In the table, each change has one row for every rank, in the order of ranks. If a change has more
+// or fewer than `ranks` rows, the run was resumed with another number of ranks. The function then
+// returns no changes at all.
 std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_bytes,
                                                  std::size_t ranks) {
   struct Row {
@@ -111,8 +112,8 @@ RunChoices read(const std::string& path) {
   const std::size_t ranks = read_whole_attribute(file.get(), "world_size");
   choices.batch_per_rank = number_of(config.get(), "batch-size");
   if (choices.batch_per_rank == 0) {
-    // The ranks' parts differ by at most one image; rank 0 has the larger one. Logs of earlier
-    // versions do not record the number of parts.
+    // Each rank's batch is divided into parts. Parts differ by at most one image, and rank 0 has
+    // one of the larger parts. Logs of earlier versions do not record the number of parts.
     const bool has_parts = H5Aexists(config.get(), "accumulate") > 0;
     const std::size_t parts = has_parts ? number_of(config.get(), "accumulate") : 1;
     const std::size_t batch = number_of(config.get(), "global-batch");

@@ -1,6 +1,6 @@
-// The choices that a run made by measurement, and the kind of run that it was. They are read from
-// the run's log (run_log.hpp), finished or not, so that another run can check whether the choices
-// fit it, and repeat them.
+// Reads from a run's log (run_log.hpp) which choices the run made by measurement, and with which
+// model, device and settings. A later run can thus check whether the choices fit, and repeat them.
+// The logged run need not have finished.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct RunChoices {
   std::string algorithms;     // Tuning::export_text()
   std::string exchange_path;  // "device" or "host"; empty without a GPU
   std::size_t bucket_bytes = 0;
-  // The planned bits per value of each step, from the first step on; 0 if a step has none. They
-  // record the choices of a codec whose bits followed the link's bandwidth. Empty unless the log
+  // The planned bits per value for each step, beginning with the first step; 0 for a step without a
+  // plan. They are the choices of a codec that adapts to the link's bandwidth. Empty unless the log
   // has every step (--log-steps 1).
   std::vector<double> planned_bits;
   // The number of steps between two exchanges, for each epoch, joined by commas. Empty if the
@@ -28,8 +28,9 @@ struct RunChoices {
   // The fraction of each bucket that each rank owns (comm/topologies/owner_weights.hpp), as text.
   // Empty: all ranks own the same; nullopt: the log does not say.
   std::optional<std::string> owner_weights;
-  // The changes of shares, if they were chosen by measurement: the first step, from 0, and the
-  // images of each rank. Empty if the log has no rows of shares, not even the first ones.
+  // If the ranks' shares were chosen by measurement: each change of the shares. `step` is the first
+  // step with the new shares, counted from 0; `weights` are the images of each rank. Empty if the
+  // log has no rows of shares, not even of the initial shares.
   struct ShareChange {
     std::uint64_t step = 0;
     std::vector<std::uint64_t> weights = {};

@@ -1,6 +1,6 @@
 // Outline: RunLog::State holds the contents in memory and a LogFile that saves them. create() makes
-// the file at once; resume() restores the contents from a checkpoint's bytes, makes room under the
-// log's name if another file has it, and leaves writing to the first save().
+// the file at once; resume() restores the contents from a checkpoint's bytes, and renames another
+// file that has the log's name. The first save() then writes the new file.
 #include "io/log/run_log.hpp"
 
 #include <fmt/format.h>
@@ -64,7 +64,7 @@ std::string fresh_stem() {
   return {stem, length};
 }
 
-// Creates the empty file and returns its path, which is a new name for "auto".
+// Creates the empty file and returns its path. If `path` is "auto", chooses a new name.
 std::string create_log_file(const std::string& path) {
   if (path == "auto") return create_fresh_file(Setting{"log"}, fresh_stem(), "h5");
   create_new_file(Setting{"log"}, path);
@@ -117,8 +117,8 @@ void check_log_path(const std::string& path) {
 struct RunLog::State {
   LogFile file;
   LogContents contents;
-  // index_of[list][i] is the place in the file of the i-th value that the last set_list() for this
-  // list has passed. Rows are written with these indices.
+  // In the file, a list keeps all its earlier values. index_of[list][i] is the index in the file of
+  // the i-th value of the last set_list(). Rows are written with the indices of the file.
   std::array<std::vector<std::size_t>, kLists.size()> index_of;
   bool is_closed = false;
 

@@ -2,10 +2,10 @@
 // cost.
 //
 // Only rank 0 writes it. Rows and attributes are collected in memory; save() puts them into the
-// file. Even if the process is killed in the middle of a save(), any reader understands the file,
-// and it has every row of the last save() that returned. A reader that opens the file while the run
-// goes on (h5py, pandas, HDFView) sees the same. An existing file is never overwritten.
-// run_log_file.hpp describes how this works.
+// file. Even if the process is killed in the middle of a save(), the file is readable and has every
+// row of the last save() that returned. The same is true if a reader (h5py, pandas, HDFView) opens
+// the file while the run goes on. An existing file is never overwritten. run_log_file.hpp describes
+// how this works.
 //
 // Failures throw Error(data) that names the file. After a save() that failed, the file is unchanged
 // or has some of the new rows; the next save() tries everything again.
@@ -40,12 +40,12 @@ struct RunInfo {
   std::uint64_t parameters = 0, gradient_bytes = 0, buckets = 0;
   bool has_steps = false;   // whether there is a table /steps
   double start_unix_s = 0;  // 0: now
-  // In a resumed run: the first epoch to come, and the number of steps that are done.
+  // In a resumed run: the epoch to continue with, and the number of steps that are done.
   std::int64_t first_epoch = 0, first_step = 0;
 };
 
-// Throws the error that RunLog::create() would throw for `path` now, because the file exists or
-// cannot be created. For use before the work that precedes create().
+// Throws the error that RunLog::create() would throw now, if the file exists or cannot be created.
+// Call it early, before the long work that precedes create().
 void check_log_path(const std::string& path);
 
 class RunLog {
@@ -55,8 +55,8 @@ class RunLog {
   // dptrain-20240131-235959-2.h5, ... in the current folder; /config then has the real path.
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
 
-  // Continues a log from the bytes that image() returned earlier. An empty image stands for a lost
-  // log: a new log is begun.
+  // Continues a log from the bytes that image() returned earlier. An empty `image` means that the
+  // log is lost, so a new log is begun.
   //
   // Rows of epochs from info.first_epoch on and of steps after info.first_step are dropped. The
   // attributes are set from `info`, except started_at and the attributes that set_attribute()
@@ -65,7 +65,7 @@ class RunLog {
   // The path "auto" stands for the log's earlier path. If `path` holds the same run's log, that log
   // is replaced. Any other file at `path` is renamed if `path` is the log's earlier path or if the
   // log is lost. In all other cases, such a file makes resume() throw. The new file is written by
-  // the first save(), so a disk that fails before does not end the run.
+  // the first save(). A disk failure during resume() therefore does not end the run.
   [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
                                      const RunInfo& info);
 
@@ -95,11 +95,11 @@ class RunLog {
   void set_attribute(const std::string& group, const std::string& name, double value);
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const double> values);
-  // Replaces one of the lists that rows refer to. The new list applies to rows that are appended
-  // afterwards.
+  // Replaces one of the lists to which rows refer by index. The new list applies to rows that are
+  // appended afterwards.
   void set_list(const std::string& name, std::span<const std::string> values);
 
-  // When the call returns, all rows and attributes are on the disk.
+  // Saves all rows and attributes. They are on the disk when the call returns.
   void save();
   // Whether it is time to save rows that can wait, such as rows of steps. True at most once a
   // second, and so seldom that these saves take less than 1 % of the time.

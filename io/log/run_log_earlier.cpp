@@ -31,7 +31,7 @@ void add_later_tables(LogContents& log) {
 
 }  // namespace
 
-// The log in the bytes; nullopt if they are no run log.
+// Reads a log from a file's bytes. Returns nullopt if the bytes are not a run log.
 std::optional<LogContents> read_run_log(std::span<const std::byte> bytes) {
   try {
     LogContents log = read_log_image(bytes, empty_log_tables());
@@ -60,8 +60,9 @@ void put_back(LogContents& contents, const RunInfo& info) {
        {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets, LogTable::kTensors}) {
     cut(contents.tables[table], "epoch", info.first_epoch);
   }
-  // A change of shares that is decided after s steps applies from step s + 2 on, counted from 1.
-  // The checkpoint after first_step steps contains this change, so the change's rows stay.
+  // A change of shares that is decided after s steps applies from step s + 2 on (steps are counted
+  // from 1). A checkpoint after s steps contains this change. So the rows of step first_step + 2
+  // stay.
   cut(contents.tables[LogTable::kShares], "step", info.first_step + 3);
   if (contents.tables.size() > LogTable::kSteps) {
     cut(contents.tables[LogTable::kSteps], "step", info.first_step + 1);

@@ -19,14 +19,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Saves that can wait take at most this share of the time.
+// Saves that can wait take at most the fraction kSaveShare of the time.
 constexpr double kSaveShare = 0.01, kLeastPauseS = 1.0;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Creates PATH.part, or PATH-2.part, ..., and sets `name` to it.
+// Creates PATH.part, PATH-2.part, ... and sets `name` to the name of the new file.
 FileDescriptor open_part(const std::string& path, std::string& name) {
   constexpr int kMostNames = 100;
   name = path + ".part";
@@ -73,7 +73,7 @@ void LogFile::save(const LogContents& contents, bool is_whole) {
   note_time();
 }
 
-// Whether only rows have changed, and the file has room for the new ones.
+// Whether new rows are the only change since the last save, and the file has room for them.
 bool LogFile::has_places(const LogContents& contents) const {
   if (must_replace_ || !names_file(path_, file_)) return false;
   for (std::size_t t = 0; t < saved_.size(); ++t) {
@@ -85,10 +85,10 @@ bool LogFile::has_places(const LogContents& contents) const {
   return true;
 }
 
-// Readers do not see the rows before the tables' lengths are raised. A length is eight bytes and is
-// written when the rows are on the disk. The length of the first table, the epochs, comes last, so
-// that a visible epoch has its rows in the other tables. Returns false if there is no room or a
-// write fails.
+// Readers do not see new rows before the table's length is raised. A length has eight bytes, which
+// are written after the rows are on the disk. The length of the first table, the epochs, is raised
+// last. So if readers see an epoch, they also see its rows in the other tables. Returns false if
+// there is no room or a write fails.
 bool LogFile::add_in_place(const LogContents& contents) {
   if (!has_places(contents)) return false;
   try {

@@ -17,9 +17,9 @@ namespace dp {
 
 class LogFile {
  public:
-  // Saves nothing yet. If `is_there`, the file exists and belongs to this log, and the first save
-  // replaces it. Otherwise the first save creates it, unless another file has the name by then.
-  // Throws Error(data).
+  // Saves nothing yet. If `is_there` is true, the file exists and belongs to this log, and the
+  // first save replaces it. If not, the first save creates the file, or fails if another file has
+  // the name by then. Throws Error(data).
   LogFile(std::string path, bool is_there);
 
   [[nodiscard]] const std::string& path() const { return path_; }

@@ -162,9 +162,10 @@ void LogImage::write_table(const LogTable& table) {
                      .end = count > 0 ? ((count - 1) / chunk_rows + 1) * chunk_rows : 0});
 }
 
-// Finds the length of a table in its object header; returns 0 if it is not there. The header
-// consists of blocks of messages. A continuation message gives the place of the next block; the
-// dataspace message has the length.
+// Returns the offset in the file at which the table's length is stored, or 0 if the length is not
+// where it should be. The length is in the table's object header, which consists of blocks of
+// messages. A continuation message gives the place of the next block; the dataspace message has the
+// length.
 std::size_t find_length(std::span<const std::byte> file, std::size_t header, std::uint64_t count) {
   const auto number = [&](std::size_t at, std::size_t bytes) {
     std::uint64_t value = 0;

@@ -2,9 +2,10 @@
 //
 // LogImage lets HDF5 lay the file out in memory, so no HDF5 call ever meets a full disk. The bytes
 // are a complete file with room for more rows: the last chunk of a table is usually not full, and
-// readers look only at the rows within the table's length. A LogImage gives the places of a table's
-// next rows and of its length. A writer can therefore put new rows into a file of these bytes and
-// then raise the length, which is eight bytes. All functions throw Error(data) if HDF5 fails.
+// readers look only at the rows within the table's length. A LogImage knows the offsets of a
+// table's next rows and of the table's length. If a file holds these bytes, a writer can therefore
+// add new rows and then raise the length, which has eight bytes. All functions throw Error(data) if
+// HDF5 fails.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ struct LogGroup {
   std::vector<std::pair<std::string, LogValue>> attributes;
 
   void set(const std::string& attribute, LogValue value);
-  // The value; null if there is none or it has another type.
+  // The attribute's value; null if there is no such attribute or it has another type.
   template <class T>
   [[nodiscard]] const T* get(const std::string& attribute) const {
     const LogValue* value = find(attribute);
@@ -83,7 +84,7 @@ class LogImage {
 
   // Valid while the image exists.
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  // In the order of the tables.
+  // One Place for each table, in the order of the tables.
   [[nodiscard]] const std::vector<Place>& places() const { return places_; }
 
  private:

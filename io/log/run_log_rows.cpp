@@ -72,8 +72,8 @@ const std::vector<LogField>& times_and_bytes() {
   return fields;
 }
 
-// first_times() leaves out the last three columns. They were added later, so in files they stand
-// near the end of a row.
+// first_times() has all columns but the last three. Those three were added later, so in files they
+// stand near the end of a row.
 std::span<const LogField> first_times() { return std::span(times_and_bytes()).first(17); }
 std::span<const LogField> later_times() { return std::span(times_and_bytes()).subspan(17); }
 

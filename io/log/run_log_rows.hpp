@@ -27,20 +27,20 @@ struct LogField {
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// The parts of an epoch's time, and the bytes. In /epochs, times are means over ranks and bytes are
-// sums over ranks; in /ranks both are the rank's own.
+// The parts of an epoch's time, and the bytes sent and received. In /epochs, times are means over
+// ranks and bytes are sums over ranks; in /ranks both are the rank's own.
 struct TimesAndBytes {
   double epoch_s = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, compute_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0, comm_s = 0, exposed_comm_s = 0;
   double other_s = 0, eval_s = 0, checkpoint_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
   // All sent bytes that are not gradients: running statistics, hashes, sums of losses, rows of this
-  // log, liveness notices. Only the sample for the delivered sums' error is counted elsewhere, in
-  // EpochRow::sample_bytes.
+  // log, liveness notices. Only the sample that measures the error of the summed gradients is
+  // counted elsewhere, in EpochRow::sample_bytes.
   std::int64_t control_bytes = 0;
-  // For batch normalisation over the images of all ranks: the time for which layers waited for
-  // other ranks' statistics (part of exposed_comm_s), and the bytes of these statistics (not part
-  // of sent_bytes).
+  // For batch normalisation over the images of all ranks. statistics_s: the time for which layers
+  // waited for statistics of other ranks (part of exposed_comm_s). statistics_bytes: the size of
+  // these statistics (not part of sent_bytes).
   double statistics_s = 0;
   std::int64_t statistics_bytes = 0;
 };
@@ -58,8 +58,9 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
-  // In one step of the epoch, a sample of the delivered sums is compared with the exact sums. The
-  // results are the relative error and the bytes sent for the sample (not part of sent_bytes).
+  // In one step of the epoch, a sample of the summed gradients, as ranks received them, is compared
+  // with the exact sums. The relative error is stored, and the bytes sent for the sample (not part
+  // of sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
   // In the same step, the fraction of sampled values that are too large for their codec.
@@ -67,7 +68,8 @@ struct EpochRow {
   std::int64_t exchanges = 0;  // of gradients: one per step or per round
   // The bytes that the ranks have sent since the last row, including acknowledgements and the
   // headers of TCP, IP and Ethernet. They are measured on the TCP connections if possible,
-  // otherwise computed from the messages. The attribute wire_bytes_are says which.
+  // otherwise computed from the messages. The attribute `wire_bytes_are` records which of the two
+  // was done.
   double wire_bytes = kNotMeasured;
 };
 
@@ -86,16 +88,16 @@ struct BucketRow {
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
   double delivered_relative_error = kNotMeasured, saturation = kNotMeasured;  // as in EpochRow
   // From a sample of encodes: the norm of the residual divided by the norm of the gradient, and the
-  // mean number of training steps for which a residual waits.
+  // mean number of training steps before a residual value is sent.
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
-// A tensor that at least one exchange of the epoch left out entirely.
+// A tensor of which at least one exchange of the epoch sent nothing.
 struct TensorRow {
   std::int64_t epoch = 0, tensor = 0, elements = 0;  // tensor: an index into tensor_names
-  // Both count exchanges. At the end of the epoch, `waiting` exchanges have passed since any part
-  // of the tensor was last delivered. `longest_wait` is the longest wait that ended in this epoch
-  // or was not over at its end.
+  // Both are numbers of exchanges. `waiting` exchanges have passed, at the end of the epoch, since
+  // any part of the tensor was last sent. `longest_wait` is the longest such wait that ended in
+  // this epoch or was still going on at the end of the epoch.
   std::int64_t waiting = 0, longest_wait = 0;
 };
 
@@ -120,14 +122,15 @@ struct StepRow {
   double partial_step = kNotMeasured, total_step = kNotMeasured;
   double link_bytes_per_s = kNotMeasured, hidden_bits = kNotMeasured;
   // The last measurement of rank 0's encodes: the relative error, and the norm of the residual
-  // divided by the norm of the gradient. If this ratio is too large, the guard multiplies the
-  // bits by guard_factor.
+  // divided by the norm of the gradient. If the second ratio is too large, the planned bits are
+  // multiplied by guard_factor.
   double relative_error = kNotMeasured, residual_growth = kNotMeasured;
   double guard_factor = kNotMeasured;
   std::int64_t exchanged = 0;  // 1 if ranks exchanged in this step or, in rounds, after it
   // For "auto": the smallest of the ranks' hidden_bits. The next step's plan follows this number.
   double wished_bits = kNotMeasured;
-  // For "auto": the first bucket for which rank 0's link has no time left. It limits hidden_bits.
+  // For "auto": the first bucket for which rank 0's link has no time left. This bucket limits
+  // hidden_bits.
   double binding_bucket = kNotMeasured;
 };
 
@@ -135,8 +138,8 @@ struct StepRow {
 // that led to them.
 struct ShareRow {
   std::int64_t step = 0, rank = 0, images = 0;  // steps count from 1, as in /steps
-  // Measurements before this choice. Both are times of the rank's steps: compute_s without the
-  // waits for other ranks, step_s with them.
+  // Measurements before this choice. Both are times of one of the rank's steps: compute_s excludes
+  // the waits for other ranks, step_s includes these waits.
   double compute_s = kNotMeasured, step_s = kNotMeasured;
   // The model of the rank's computation: fixed_s + image_s x images.
   double fixed_s = kNotMeasured, image_s = kNotMeasured;

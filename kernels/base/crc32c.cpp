@@ -1,11 +1,11 @@
-// Outline: a remainder is carried through the bytes, eight at a time. The instruction has a latency
-// of three cycles and a throughput of one per cycle, so three parts of the input are computed at
-// the same time.
+// Outline: the CRC instruction updates a remainder with the next eight bytes. It has a latency of
+// three cycles and a throughput of one per cycle. To use the throughput, the input is divided into
+// three parts, which are computed at the same time.
 //
 // The parts are joined as follows. Let a be the remainder over A, and b the remainder over B,
-// started with 0. The remainder over A followed by B is then b plus (exclusive or) a advanced by
-// B's length. Advancing by a fixed length is a linear map of 32 bits, which one table for each of
-// the four bytes computes.
+// started with 0. The remainder over A followed by B is then b xor c. Here c is a after as many
+// further zero bytes as B is long. For a fixed length, the step from a to c is linear in the 32
+// bits. It is computed with four tables, one for each byte of a.
 #include "kernels/base/crc32c.hpp"
 
 #include <array>
@@ -69,7 +69,7 @@ std::uint32_t by_tables(std::span<const std::byte> bytes) {
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
-// Bytes of one of the three parts, in long and in short messages.
+// The bytes of each of the three parts, in long and in short messages.
 constexpr std::size_t kLong = 4096, kShort = 256;
 
 using Matrix = std::array<std::uint32_t, 32>;  // the image of each bit
@@ -82,8 +82,8 @@ constexpr std::uint32_t times(const Matrix& matrix, std::uint32_t vector) {
   return sum;
 }
 
-// Tables that advance a remainder over `length` zero bytes; `length` is a power of two. Table [k]
-// is for the k-th byte of the remainder.
+// Tables that compute a remainder after `length` further zero bytes; `length` is a power of two.
+// Table [k] is for the k-th byte of the remainder.
 constexpr std::array<ByteTable, 4> make_shift(std::size_t length) {
   Matrix matrix{};
   for (std::size_t bit = 0; bit < 32; ++bit) matrix[bit] = after_byte(1u << bit);

@@ -31,9 +31,9 @@ struct Normalization {
 
 // Random crop, flip and cutout of one image. Pixel (h, w) of the output is pixel (h + shift_y, w' +
 // shift_x) of the source, with w' = w or, if flipped, width - 1 - w. Pixels outside of the source
-// are black or, with is_reflected, show the source's mirror image (reflected_index). Output pixels
-// in a square with a side of cut_side pixels, which begins at (cut_y, cut_x), are 0 after
-// normalisation, which stands for the data set's mean.
+// are black or, with is_reflected, show the source's mirror image (reflected_index). The cutout is
+// a square of the output with a side of cut_side pixels and its upper left corner at (cut_y,
+// cut_x). Its pixels are 0 after normalisation, which is the data set's mean.
 struct ImageCrop {
   std::int8_t shift_x = 0, shift_y = 0;
   std::uint8_t is_flipped = 0, is_reflected = 0;

@@ -12,8 +12,8 @@
 
 namespace dp {
 
-// A library's name for a setting, such as "exact tensors". tests/check_option_names.py finds all of
-// them.
+// A library's name for a setting, such as "exact tensors". tests/check_option_names.py checks that
+// the program has an option for each of these names.
 struct Setting {
   constexpr Setting() = default;
   constexpr explicit Setting(std::string_view literal) : word(literal) {}

@@ -15,7 +15,8 @@ namespace dp {
 void open_standard_streams() noexcept {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // open() takes the lowest free number. All lower descriptors are open, so it takes this one.
+    // open() takes the lowest free number. All lower descriptors are open, so open() takes
+    // `stream`.
     static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }

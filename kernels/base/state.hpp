@@ -28,13 +28,13 @@ namespace dp {
 enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, readable by the same build only
 enum class StatePlace { host, device };            // device: access through Device only
 enum class StateShare { replicated, own };         // the same on all ranks, or per rank
-// How a rank combines the saved parts that it takes over when a run resumes with another number of
-// ranks: their sum (for values still to be sent), their mean (for statistics), or the first one
-// (for times). With `spread`, every rank takes an equal share of the sum over all parts (for
-// squares of noise, which add up).
+// If a run resumes with another number of ranks, a rank may take over the saved blocks of several
+// ranks. The result is the blocks' sum (for values still to be sent), their mean (for statistics),
+// or the first block (for times). With `spread`, the sum over all ranks is divided equally among
+// the new ranks (for squares of noise, which add up).
 enum class StateMerge { sum, mean, first, spread };
-// The thing to which each number of a block belongs: a value of the flat gradient, a row of a
-// tensor, or a tensor. `none`: the block is not divided by tensors.
+// A block may have one number for each value of the flat gradient, for each row of a tensor, or for
+// each tensor. `none`: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
 // Prefix of the names of the model's parameters, which are listed in the order of the flat buffer.

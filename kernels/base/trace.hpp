@@ -4,7 +4,7 @@
 // clock. A track records a *window* of training steps. The track's memory is allocated before the
 // window begins; slices that do not fit are dropped and counted. Code that can be traced takes a
 // TraceTrack*, which is null when tracing is off and then costs one branch. Only one thread at a
-// time may use a track. None of these functions fails.
+// time may use a track. No function of this file fails.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@
 
 namespace dp {
 
-// The subject of a slice, which also decides what its `id` means. On the training loop's track, all
-// slices except the layers' are parts of a training step, named as in the run log. On the reducer's
-// track, all slices except buckets follow each other without overlap.
+// The activity that a slice shows. The kind also decides what `id` means. On the training loop's
+// track, each slice is a training step, a part of a step (named as in the run log), or a layer. On
+// the reducer's track, all slices except buckets follow each other without overlap.
 enum class TraceKind : std::uint8_t {
   // the training loop
   step,

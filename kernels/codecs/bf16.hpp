@@ -47,8 +47,8 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-8; }
 
-  // The parts from which every device's loops are built (see linear.hpp). Values are not grouped in
-  // blocks, so Block is empty.
+  // The functions that the loops of every device call (explained in linear.hpp). Values are not
+  // grouped in blocks, so Block is empty.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }

@@ -1,10 +1,10 @@
 // The layout of a block's codes, shared by all formats with codes of a fixed width.
 //
-// Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower ones form s = 8 / bits
-// *streams*: byte i of a block of m floats holds the codes of floats i, i + w, i + 2w, ... (s of
-// them, the first in the lowest bits), with w = ceil(m / s). Each stream is therefore contiguous,
-// which vectorises on a CPU and coalesces on a GPU. Positions beyond a stream's end hold the
-// format's padding.
+// Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower codes form s = 8 / bits
+// *streams*. With w = ceil(m / s), byte i of a block of m floats holds s codes: those of floats i,
+// i + w, i + 2w, ..., the first in the lowest bits. Neighbouring bytes thus hold codes of
+// neighbouring floats, so loops vectorise on a CPU and memory accesses coalesce on a GPU. Positions
+// beyond a stream's end hold the format's padding.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct Coded {
 
 // The number of streams in a block.
 DP_HD constexpr unsigned streams(unsigned bits) { return bits < 8 ? 8 / bits : 1; }
-// Bytes of one position, which holds one code of each stream.
+// A *position* holds one code of each stream. Returns the number of its bytes.
 DP_HD constexpr unsigned position_bytes(unsigned bits) { return bits < 8 ? 1 : bits / 8; }
-// Positions of a block of m floats.
+// The number of positions in a block of m floats.
 DP_HD constexpr std::size_t positions(std::size_t m, unsigned bits) {
   return (m + streams(bits) - 1) / streams(bits);
 }
-// Bytes of the codes of m floats. Whole blocks end on a byte boundary, because their length is a
-// multiple of 8.
+// The number of bytes for the codes of m floats. The codes of a whole block fill whole bytes,
+// because a block's length is a multiple of 8.
 DP_HD constexpr std::size_t bytes(std::size_t m, unsigned bits) {
   return positions(m, bits) * position_bytes(bits);
 }
@@ -64,7 +64,7 @@ void pack(std::byte* codes, std::size_t m, CodeOf code_of) {
     static_assert(kBits == 16);
 #pragma omp simd
     for (std::size_t i = 0; i < m; ++i) {
-      // memcpy, because the payload may be at any address.
+      // Uses memcpy(), because the payload need not be aligned.
       const auto code = static_cast<std::uint16_t>(code_of(i));
       std::memcpy(codes + 2 * i, &code, 2);
     }
@@ -122,9 +122,9 @@ DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
   return true;
 }
 
-// Host: encodes a block of m floats, as most formats do it. v is partial + residual, or partial if
-// `residual` is null. coded_of(v, i) gives the code and the value that a decoder makes of it; the
-// difference between v and that value goes to `residual`.
+// Host: encodes a block of m floats; most formats use this function. v is partial + residual, or
+// partial if `residual` is null. coded_of(v, i) gives the code and the value that a decoder makes
+// of it; the difference between v and that value goes to `residual`.
 template <unsigned kBits, std::uint32_t kPadding, class CodedOf>
 void encode(std::byte* codes, const float* partial, float* residual, std::size_t m,
             CodedOf coded_of) {
@@ -140,7 +140,7 @@ void encode(std::byte* codes, const float* partial, float* residual, std::size_t
   }
 }
 
-// Host: assigns value_of(code) to m floats, or adds it.
+// Host: assigns value_of(code) to each of m floats or, with kAdd, adds value_of(code) to the float.
 template <unsigned kBits, bool kAdd, class ValueOf>
 void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
   unpack<kBits>(codes, m, [=](std::size_t i, std::uint32_t code) {

@@ -39,8 +39,9 @@ struct EncodeContext {
   // The step size of a uniform quantiser (the distance between neighbouring decoded values), for
   // codecs with an adjustable one. 0: the codec chooses.
   float quantiser_step = 0.0f;
-  // For the same codecs: requests a dense payload with this many bits per value: 4 (as q4), 8 (as
-  // q8), 16 (as bf16) or 32 (as fp32). Dense payloads ignore quantiser_step. 0: no such request.
+  // For the same codecs: the bits per value of a dense payload, which is encoded as in another
+  // codec: 4 (q4), 8 (q8), 16 (bf16) or 32 (fp32). Dense payloads ignore quantiser_step. 0: no
+  // dense payload is requested.
   unsigned dense_bits = 0;
 };
 
@@ -83,11 +84,12 @@ class Codec {
   }
   // A number c with norm(v - decode(encode(v))) <= c * norm(v) for every v within the codec's
   // normal range, which its header states. 0 for lossless codecs. Codecs with feedback have c below
-  // 1, with one exception: codecs whose error has another bound (absolute_error, or a mean over
-  // draws in randk) return 1. Specs that round at random (CodecSpec::is_biased is false) are no
-  // contractions and return 1 or more.
+  // 1. The exception: a codec with another bound on the error (absolute_error(), or for randk a
+  // mean over random draws) returns 1. Specs that round at random (CodecSpec::is_biased() is false)
+  // are no contractions and return 1 or more.
   [[nodiscard]] virtual double contraction() const = 0;
-  // If above 0, a bound: |v - decoded| is smaller than this for every value that is not sent.
+  // If the result is above 0, |v - decoded| is smaller than the result for every value that is not
+  // sent.
   [[nodiscard]] virtual double absolute_error() const { return 0.0; }
 
   // Encodes v = partial + residual into `payload` (at least max_payload_bytes) and leaves v -
@@ -98,10 +100,10 @@ class Codec {
   virtual EncodeResult encode(std::span<const float> partial, float* residual,
                               std::span<std::byte> payload, const EncodeContext& context) const = 0;
 
-  // decode assigns the decoded floats to `out`, and decode_add adds them. `out` has the segment's
-  // length. Both throw Error(communication) if no encoder writes such a length, scale, code or
-  // padding; part of `out` may then have been written. Decoded values are finite whatever the bytes
-  // are.
+  // decode() assigns the decoded floats to `out`; decode_add() adds the decoded floats to `out`.
+  // `out` has the segment's length. Both throw Error(communication) if no encoder writes such a
+  // length, scale, code or padding; part of `out` may then have been written. Decoded values are
+  // finite whatever the bytes are.
   //
   // Some damage is not detected. In q16, q8, q4, q8n and q4n, decoders accept the smallest code
   // (-32768, -128 or -8) although encoders do not send it: a check would make decode_add a fifth
@@ -111,9 +113,9 @@ class Codec {
   virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 
-  // The work of a rank on a segment that it passes on: decode_add(received, partial), then
-  // encode(partial, residual, payload, context), in one trip to a GPU instead of two. `received`
-  // and `payload` must not overlap.
+  // For a segment that a rank receives and passes on: decode_add(received, partial), then
+  // encode(partial, residual, payload, context). A GPU does both in one call, which saves waiting
+  // once more for the GPU. `received` and `payload` must not overlap.
   virtual EncodeResult decode_add_encode(std::span<const std::byte> received,
                                          std::span<float> partial, float* residual,
                                          std::span<std::byte> payload,

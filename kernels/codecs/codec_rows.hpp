@@ -117,11 +117,11 @@ inline constexpr CodecParameter kThresholdParameters[] = {
     number_parameter("alpha", "magnitude from which a value is sent", 0.001, 0.0, 1e6, true),
     sparse_value_parameter(), feedback_parameter()};
 
-// A codec with one scale per block and with error feedback, which rounds to nearest.
+// Describes a codec that has one scale per block and error feedback, and rounds to nearest.
 constexpr CodecInfo block_info(std::string_view name, std::string_view help) {
   return {.name = name, .help = help, .is_biased = true, .parameters = kBlockAndFeedback};
 }
-// The same for a codec that can also round at random.
+// Describes a codec of the same kind that can also round at random.
 constexpr CodecInfo rounding_info(std::string_view name, std::string_view help) {
   CodecInfo info = block_info(name, help);
   info.unbiased_when = "round=stochastic";

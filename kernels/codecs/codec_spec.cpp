@@ -33,7 +33,7 @@ std::string known_codecs() {
   return names;
 }
 
-// "block=, ef=" of a codec; empty if it has no keys.
+// The keys of a codec, such as "block=, ef="; empty if the codec has no keys.
 std::string keys_of(const CodecInfo& info) {
   std::string keys;
   for (const CodecParameter& parameter : info.parameters) {
@@ -59,7 +59,7 @@ std::optional<std::size_t> place_of(const CodecParameter& parameter, std::string
   return static_cast<std::size_t>(found - choices.begin());
 }
 
-// The value that the text stands for; nothing if it is not allowed.
+// The value that the text stands for; nullopt if the value is not allowed.
 std::optional<double> value_of(const CodecParameter& parameter, std::string_view text) {
   if (parameter.kind == Kind::choice) {
     const auto place = place_of(parameter, text);
@@ -90,7 +90,7 @@ const CodecInfo& info_of(const CodecSpec& spec) {
   return *info;
 }
 
-// Why ef=on is refused if a codec is unbiased.
+// The message that refuses ef=on for an unbiased codec.
 std::string refusal_of_feedback(const CodecInfo& info) {
   return fmt::format(
       "ef=on is refused: {} is unbiased without feedback, and random errors that are fed back "
@@ -99,8 +99,8 @@ std::string refusal_of_feedback(const CodecInfo& info) {
       info.unbiased_when.empty() ? info.name : info.unbiased_when);
 }
 
-// "8 bits a value", "up to 0.41 bits a value"; empty if the codec has no payloads, or if they may
-// be longer than fp32.
+// The size of payloads for help texts, such as "8 bits a value" or "up to 0.41 bits a value". Empty
+// if the codec has no payloads, or if payloads may be longer than fp32.
 std::string size_of_values(const CodecSpec& spec) {
   const auto codec = make_codec(spec);
   if (codec == nullptr) return {};

@@ -84,14 +84,15 @@ struct CodecInfo {
   std::string_view name;
   std::string_view help;   // one line
   bool is_biased = false;  // its errors do not average out by themselves
-  // The "key=choice" that makes the codec unbiased: it then draws random numbers, and its errors
-  // average out. A spec with that choice has feedback off and refuses ef=on (not ef=force), because
-  // a residual of random errors grows instead of being sent.
+  // The "key=choice" that makes the codec unbiased. With this choice, the codec draws random
+  // numbers, and its errors average out. Feedback is then off, and ef=on is refused (ef=force is
+  // not), because a residual of random errors would grow instead of being sent.
   std::string_view unbiased_when = {};
   // The keys, in the order of the canonical form. They are constants and never freed.
   std::span<const CodecParameter> parameters = {};
-  // The codec for one-dimensional tensors and for buckets too small to gain from compression. This
-  // is fp32, unless these tensors would then take as many bytes as all other tensors together.
+  // The codec for one-dimensional tensors and for buckets too small to gain from compression.
+  // Usually this is `none` (fp32). A codec names another one if, in fp32, these tensors would take
+  // as many bytes as all other tensors together.
   std::string_view small_codec = "none";
   // The codec's preferred topology, used if the user chooses none; empty: the usual topology.
   std::string_view topology = {};

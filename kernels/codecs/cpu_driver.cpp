@@ -5,8 +5,9 @@ namespace dp {
 const float kZeroBlock[kMaxBlock] = {};
 
 std::uint32_t largest_magnitude_bits(const float* partial, const float* residual, std::size_t n) {
-  // Bit patterns without the sign are ordered like the magnitudes. They fit a signed integer, and
-  // every vector unit has a max instruction for those.
+  // Without the sign bit, the bit patterns of floats are ordered like the magnitudes. The patterns
+  // are compared as signed integers, because every vector unit has a max instruction for signed
+  // integers.
   std::int32_t largest = 0;
   const auto magnitude = [](float v) { return std::bit_cast<std::int32_t>(v) & 0x7FFFFFFF; };
   if (residual == nullptr) {

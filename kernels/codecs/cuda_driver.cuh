@@ -1,15 +1,15 @@
 // The generic CUDA driver: implements the interface of codec.hpp for a codec's Format, on GPU
-// memory. Payloads, decoded values and residuals equal the CPU's, bit for bit: each value is
-// computed by the Format's functions, from the same source, and values are combined only by maxima.
-// The driver itself has the loops over a segment (cuda_tiles.cuh).
+// memory. Payloads, decoded values and residuals equal the CPU's, bit for bit. The reason is that
+// both devices compute each value with the same functions of the Format, and combine values only by
+// maxima. The driver adds the loops over a segment (cuda_tiles.cuh).
 //
 // Encoding takes two kernels, because no residual may change before the whole segment is known to
 // be finite. scan_kernel decodes and adds a received payload, if there is one, and finds the tiles'
 // largest magnitudes; encode_kernel writes codes and residuals.
 //
-// Memory traffic per float, with feedback: 8 bytes for the scan, 12 bytes and the code for the
-// encode. 8 of these 12 bytes are read a second time and come from the second-level cache, for
-// segments of up to about 20 MB. decode_add moves 8 bytes and the code.
+// With feedback, the scan reads 8 bytes per float; the encode moves 12 bytes and the code. In
+// segments of up to about 20 MB, 8 of these 12 bytes come from the second-level cache, because the
+// scan has just read them. decode_add() moves 8 bytes and the code.
 #pragma once
 
 #include "kernels/codecs/cuda_queue.hpp"
@@ -178,7 +178,7 @@ class CudaCodec final : public Codec {
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const override {
-    // If there is no payload to add, the scan only reads `partial`.
+    // The const_cast is safe: if there is no payload to add, the scan only reads `partial`.
     return encode_after<false>({}, const_cast<float*>(partial.data()), partial.size(), residual,
                                payload, context);
   }

@@ -74,8 +74,8 @@ std::shared_ptr<CodecQueue> CodecQueue::of(CudaDevice& device) {
   return queue;
 }
 
-// Does not call Device::allocate(), because that uses the device's own stream, which may be
-// recording.
+// Does not call Device::allocate(), because that function uses the device's own stream, and this
+// stream may be recording.
 CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
   void* memory = nullptr;
   DP_CHECK_CUDA(cudaMalloc(&memory, bytes));

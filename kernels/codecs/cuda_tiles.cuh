@@ -36,7 +36,7 @@ __device__ inline void store_floats(float* to, unsigned count, const float (&v)[
   if (count == 4 && is_aligned(to, sizeof(float4))) {
 #ifdef __CUDA_ARCH__
     // nvcc would merge a plain store with the single-float stores below, and thus split it into
-    // single stores, too. `to` is in global memory.
+    // single stores, too. (st.global is correct because `to` is in global memory.)
     asm("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
         "f"(v[3])
         : "memory");
@@ -118,7 +118,7 @@ struct Codes {
   static constexpr unsigned kMask = kBits == 32 ? 0xFFFFFFFFu : (1u << kBits % 32) - 1;
   std::uint32_t words[kPositionBytes] = {};
 
-  // The first bit of the code of stream k at position j of the 4.
+  // The index of the first bit of a code: the code of stream k at position j, 0 <= j < 4.
   static constexpr unsigned first_bit(unsigned j, unsigned k) {
     return j * 8 * kPositionBytes + k * kBits;
   }
@@ -182,7 +182,7 @@ __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
 }
 
 // Reads the head of a tile from a payload. Returns false if no encoder writes such a head. If the
-// format has no heads, every block is the same.
+// format has no heads, every tile gets the same Block.
 template <class Format>
 __device__ bool read_block(const Format& format, const std::byte* payload, std::size_t tile,
                            typename Format::Block& block) {
@@ -196,7 +196,8 @@ __device__ bool read_block(const Format& format, const std::byte* payload, std::
   }
 }
 
-// Whether the codes of a tile of m floats are followed by padding; one thread of the group checks.
+// Whether the unused positions behind the codes of a tile of m floats hold padding. Only one thread
+// of the group checks this; the other threads return true.
 template <class Format>
 __device__ bool has_padding(const Tiling& tiling, const std::byte* codes, unsigned m) {
   return tiling.lane() != 0 ||

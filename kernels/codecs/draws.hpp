@@ -15,8 +15,8 @@ class Draws {
   explicit Draws(const EncodeContext& context) : Draws(key_of(context)) {}
 
   // 32 random bits at an index. A 32-bit hash (lowbias32 of C. Wellons' Hash Prospector) is applied
-  // twice; half of the segment's key is mixed in before each time. Unlike 64-bit products, this
-  // hash vectorises.
+  // twice. Before each application, half of the segment's key is mixed in. Unlike 64-bit products,
+  // this hash vectorises.
   DP_HD std::uint32_t bits(std::uint32_t index) const { return mix(mix(index ^ low_) + high_); }
   // Uniform in (0, 1): an odd multiple of 2^-24, so its mean is exactly a half.
   DP_HD float uniform(std::uint32_t index) const {

@@ -38,7 +38,7 @@ void write_head(std::byte* payload, float step, Form form) {
   payload[sizeof step] = std::byte{static_cast<std::uint8_t>(form)};
 }
 
-// Both return the length of the body.
+// write_halves() and write_floats() return the length of the body.
 std::size_t write_halves(std::span<const float> partial, float* residual, std::byte* body) {
   code_layout::encode<16, 0>(body, partial.data(), residual, partial.size(),
                              [](float v, std::size_t) { return bfloat16::Format::code_of(v, {}); });
@@ -81,7 +81,8 @@ constexpr std::size_t kBlock = entropy::kBlock;
 
 std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
-// The largest magnitude of partial + residual in each block, as bits, in memory at any address.
+// The largest magnitude of partial + residual in each block, stored as a bit pattern. The memory
+// need not be aligned.
 class BlockMaxima {
  public:
   BlockMaxima(std::span<const float> partial, const float* residual, std::byte* memory)
@@ -178,14 +179,15 @@ Ecq::Ecq(const CodecSpec& codec_spec)
       four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
       eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
 
-// The payload, scratch memory for the entropy coder, and the blocks' largest magnitudes.
+// The buffer must have room for the payload, scratch memory for the entropy coder, and the blocks'
+// largest magnitudes.
 std::size_t Ecq::max_payload_bytes(std::size_t n) const {
   return kHeadBytes + 2 * n + entropy::CodeBlocks::bytes(n) + blocks_of(n) * sizeof(std::uint32_t);
 }
 
 std::size_t Ecq::expected_payload_bytes(std::size_t n) const {
-  // Measured bits per value for steps of 2, 3, 4 and 5: 0.79, 0.35, 0.12 and 0.061. Fine steps take
-  // as many bits as for a Gaussian: 2.05 - log2(step).
+  // The formula is fitted to measurements: steps of 2, 3, 4 and 5 took 0.79, 0.35, 0.12 and 0.061
+  // bits per value. Fine steps take 2.05 - log2(step) bits, as for a Gaussian.
   const double step = spec().number("step");
   const double bits =
       std::min(2.05 - std::log2(std::min(step, 4.0)), 0.35 * std::exp(-0.87 * (step - 3.0)));

@@ -23,8 +23,8 @@
 // In coded and plain payloads the step is EncodeContext::quantiser_step if that is set (the *set
 // step*). If not, it is the segment's *own step*: the key `step` times the root mean square of v in
 // the segment, but at most the largest magnitude. A step below 1/127 of the largest magnitude is
-// raised to that, so no value is clipped. Clipping large values trains badly even with feedback
-// (final loss 1.96 instead of 1.51, at 2 bits a value).
+// raised to this limit, so no value is clipped. Clipping large values trains badly even with
+// feedback (final loss 1.96 instead of 1.51, at 2 bits a value).
 //
 // The key `blend` = a mixes the set step with the segment's own step:
 //
@@ -41,8 +41,8 @@
 // of the set step or 1/254 of the largest magnitude, whichever is larger. With the segment's own
 // step the largest value always gets a code of at least 1 and loses at most half of itself. For n
 // floats, at most kMostFloats, c^2 is therefore 1 - 0.75 / n. This bound allows for segments in
-// which only one of many values of equal size is sent. Typical gradients lose 20 to 45 % of their
-// squared norm at 0.6 to 0.15 bits a value.
+// which only one of many values of equal size is sent. Typical gradients lose 20 % of their squared
+// norm at 0.6 bits a value, and 45 % at 0.15 bits.
 #pragma once
 
 #include <memory>

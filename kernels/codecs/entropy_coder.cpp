@@ -1,7 +1,8 @@
 // Outline: CodeBlocks::add() collects the nonzero codes of each block. encode() then visits blocks
-// and codes from the last to the first, because rANS decodes in the reverse order of encoding. It
-// puts the level, the plain bits and the gap of each code, then the size of the block, then its
-// count. decode_add() reads forwards: count, size, then gap, plain bits and level of each code.
+// and codes from the last to the first, because rANS decodes in the reverse order of encoding.
+// encode() writes the level, the plain bits and the gap of each code, then the size of the block,
+// then the block's count. decode_add() reads forwards: count, size, then gap, plain bits and level
+// of each code.
 //
 // Both sides handle usual codes by the fast path of entropy_stream.hpp while there is room. Codes
 // with escapes, and codes near the end of the room, take the checked functions (put_long,
@@ -26,12 +27,12 @@
 namespace dp::entropy {
 namespace {
 
-// With fewer nonzero codes than this, one state is used. Two states cost 4 bytes more (0.5 % at 0.1
-// bits a value) and decode 1.4 to 1.6 times as fast. Four states encoded a tenth faster at 1.2 bits
-// a value or more, but decoded no faster.
+// Segments with fewer nonzero codes than this use one rANS state. The second state costs 4 bytes
+// (0.5 % at 0.1 bits a value), but decoding is 1.4 to 1.6 times as fast.
 constexpr std::size_t kTwoStatesFrom = 1024;
-// From here on, lanes are used. They cost about 23 bytes more (0.8 % at 0.35 bits a value), encode
-// 1.5 to 2 times and decode 1.3 to 1.7 times as fast (AMD EPYC of the first generation).
+// Segments with at least this many nonzero codes use lanes. The lanes' states cost 23 bytes (0.8 %
+// at 0.35 bits a value). With AVX2, encoding is 1.5 to 2 times as fast and decoding 1.3 to 1.7 times
+// (AMD EPYC of the first generation).
 constexpr std::size_t kLanesFrom = 2048;
 
 constexpr std::size_t kWord = 64;
@@ -132,7 +133,7 @@ void put_codes(Encoder<kStates>& encoder, const CodeBlocks::Block& block, const 
   encoder.go_on_from(fast);
 }
 
-// The contexts of a block: buckets of earlier blocks.
+// The context in which a block is coded: the count bucket and the size bucket of earlier blocks.
 struct Context {
   std::size_t count = 0, size = 0;
 };
@@ -163,8 +164,8 @@ std::uint32_t get_long(Decoder<kStates>& decoder, const Table& table, std::uint3
   }
 }
 
-// Delays additions until their cache lines, which are prefetched, have arrived: at few bits almost
-// every value is in a different line.
+// Prefetches the cache line of each sum, and adds later, when the line has arrived. This pays at
+// few bits per value, because almost every sum is then in another cache line.
 class LateSums {
  public:
   LateSums() { places_.fill(&nothing_); }
@@ -196,8 +197,8 @@ struct Target {
   }
 };
 
-// The fast path for the next codes of a block, while there is room and no symbol is an escape.
-// Returns the place after the last code, and decrements `count` for each code.
+// Decodes the next codes of a block by the fast path, while there is enough input and no symbol is
+// an escape. Returns the place after the last code, and decrements `count` for each code.
 template <bool kHasLevels, std::size_t kStates>
 std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t next,
                             const Target& target, std::size_t& count) {
@@ -303,8 +304,8 @@ bool decode_add_with(std::span<const std::byte> in, float step, std::span<float>
 
 }  // namespace
 
-// The memory holds the heads, then places, then codes. Up to kSpare places and
-// codes after the last one are written or read.
+// The memory holds the heads, then places, then codes. Up to kSpare places and codes after the last
+// one are written or read, so there must be room for them.
 std::size_t CodeBlocks::bytes(std::size_t n) {
   return blocks_of(n) * sizeof(Head) + 2 * (n + kSpare);
 }

@@ -22,9 +22,9 @@ inline constexpr std::uint32_t kMostLevel = 126;
 inline constexpr std::uint32_t kHeld = 31, kHasOneState = 32, kIsCoded = 64, kHasLanes = 128;
 
 // Encoder and Decoder each have a fast path, Fast, for the usual code: one or two symbols, and
-// plain bits. Fast does not check for room; the caller does. It has no branches, because whether a
-// state exchanges a word is unpredictable. It works on a copy of the changing members, which stays
-// in registers; go_on_from() copies them back.
+// plain bits. Fast does not check for room; the caller does. Fast has no branches, because a
+// processor cannot predict whether a state exchanges a word. Fast holds copies of the members that
+// change, so that the compiler keeps them in registers; go_on_from() copies them back.
 #define DP_FAST [[gnu::always_inline]] inline
 
 // All bits set if the condition holds, else none.
@@ -83,7 +83,7 @@ class RoomWriter {
 template <std::size_t kStates>
 class Encoder {
  public:
-  // The fast path. Use only while has_room().
+  // The fast path. Use it only while has_room() is true.
   struct Fast {
     States<kStates> states;
     std::uint32_t held;
@@ -122,7 +122,7 @@ class Encoder {
     }
     take_turn(states_, to.coded(state));
   }
-  // count < 32, bits < 2^count.
+  // Writes the lowest `count` bits of `bits`. Requires count < 32 and bits < 2^count.
   void put_plain(std::uint32_t bits, unsigned count) {
     last_ = last_ << count | bits;
     held_ += count;
@@ -184,7 +184,7 @@ class Encoder {
 template <std::size_t kStates>
 class Decoder {
  public:
-  // The fast path. Use only while has_room().
+  // The fast path. Use it only while has_room() is true.
   struct Fast {
     const std::byte *words, *plain;
     States<kStates> states;
@@ -206,8 +206,8 @@ class Decoder {
     DP_FAST std::uint32_t get_plain(unsigned count) {
       std::uint32_t word = 0;
       std::memcpy(&word, plain - sizeof word, sizeof word);
-      // The word is merged only if its bits are needed. Otherwise these bytes may belong to
-      // words[].
+      // The word is used only if its bits are needed. If they are not needed, these bytes may
+      // belong to words[].
       const std::uint32_t takes = mask_if(held < count);
       plain -= takes & sizeof word;
       bits |= std::uint64_t{word & takes} << (held & 31);
@@ -219,7 +219,8 @@ class Decoder {
     }
   };
 
-  // `in` excludes the head. has_failed() is set if the parts do not fit into it.
+  // `in` is the input after the head byte. If `in` is too short for the states and the first plain
+  // bits, has_failed() returns true.
   Decoder(std::uint32_t head, std::span<const std::byte> in)
       : next_(in.data()), plain_(in.data() + in.size()), held_(head & kHeld) {
     const std::size_t bytes_of_first = (held_ + 7) / 8;
@@ -304,7 +305,8 @@ class Decoder {
   }
 
  private:
-  // The state before this symbol was encoded, if no word was written.
+  // Returns the state that the encoder had before this symbol. If the encoder wrote a word at this
+  // symbol, the result lacks the word's 16 bits.
   DP_FAST static std::uint32_t decoded(const Table::Found& found, std::uint32_t place,
                                        std::uint32_t state) {
     return found.share * (state >> kTableBits) + place - found.start;

@@ -6,8 +6,8 @@
 namespace dp::entropy {
 namespace {
 
-// Sets shares in proportion to the weights, each at least 1. The largest share absorbs the rounding
-// error.
+// Sets each symbol's share in proportion to its weight, but to at least 1. The largest share
+// absorbs the rounding error.
 template <std::size_t kCount>
 void fill(Table& table, const std::array<double, kCount>& weights) {
   static_assert(kCount <= kGapSymbols);
@@ -95,7 +95,8 @@ Tables::Tables() {
       ++shift[b];
     }
     fill(gap[b], geometric<kGapSymbols>(empty));
-    // A block is often as full as the previous one, or empty.
+    // A block is often as full as the previous one, so weights are largest near the bucket of that
+    // block. Empty blocks are frequent, too, so bucket 0 gets additional weight.
     auto of_next = near<kCountBuckets.size()>(b, b == 0 ? 0.06 : b <= 8 ? 0.72 : 0.56, 0.005);
     if (b > 0) of_next[0] += 2.0 / static_cast<double>(b);
     fill(count[b], of_next);

@@ -50,7 +50,7 @@ struct Symbol {
   Symbol() = default;
   Symbol(std::uint32_t start, std::uint32_t share);
   [[nodiscard]] std::uint32_t share() const { return kTableSize - complement; }
-  // The state after the symbol; `state` < limit.
+  // The state after the symbol. Requires state < limit.
   [[nodiscard]] std::uint32_t coded(std::uint32_t state) const {
     __extension__ using Product = unsigned __int128;
     const auto quotient =
@@ -130,8 +130,9 @@ struct CodeTables {
 // The tables, which are built on the first call.
 [[nodiscard]] const Tables& tables();
 
-// The bucket of the mean of `count` levels with this sum: 0 if the sum is 0. The upper bounds of
-// the other buckets are 1/16, 1.5/16, 1.5^2/16 and so on; the last bucket has none.
+// The size bucket for `count` levels with the sum `sum`. It is 0 if the sum is 0, otherwise it
+// depends on the mean level. The upper bounds of the other buckets are 1/16, 1.5/16, 1.5^2/16 and
+// so on; the last bucket has none.
 [[nodiscard]] std::size_t size_bucket(std::uint32_t count, std::uint32_t sum);
 
 }  // namespace dp::entropy

@@ -7,8 +7,9 @@
 //
 // Error: |v - decoded| <= max(2^-11 |v|, 2^-25) up to 65504, |v| - 65504 beyond.
 //
-// Contraction c = 2^-11 for values in the normal range, 2^-14 to 65504. Smaller values round to a
-// fixed grid, so values below 2^-25 are not sent until feedback has accumulated enough.
+// Contraction c = 2^-11 for values in the normal range, 2^-14 to 65504. Smaller values are rounded
+// to multiples of 2^-24. Values below 2^-25 are thus not sent until feedback has accumulated
+// enough.
 //
 // The bytes are the same everywhere: the conversion is correctly rounded, so the processor's
 // instruction (F16C) and the integer arithmetic below agree; a test compares them.
@@ -44,7 +45,7 @@ DP_HD inline std::uint16_t from_float(float v) {
   // half precision's denormals.
   const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t small = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
-  // Otherwise change the exponent's bias and round off 13 bits, ties to even.
+  // From 2^-14 on, change the exponent's bias and round off 13 bits, ties to even.
   const std::uint32_t odd = (magnitude >> 13) & 1u;
   const std::uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + odd) >> 13;
   return static_cast<std::uint16_t>(sign | (magnitude < 0x38800000u ? small : normal));
@@ -54,8 +55,8 @@ DP_HD inline std::uint16_t from_float(float v) {
 // above 65504.
 DP_HD inline float to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7FFFu;
-  // Read as a float, which has an exponent bias of 127, the bit pattern is too small by a factor of
-  // 2^112. The product is exact, also for denormals.
+  // A float has an exponent bias of 127. Read as a float, the bit pattern is therefore too small by
+  // a factor of 2^112, and is multiplied by it. The product is exact, also for denormals.
   const float v = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | sign);
 }
@@ -74,8 +75,8 @@ class Format {
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-11; }
 
-  // The parts from which every device's loops are built (see linear.hpp). Values are not grouped in
-  // blocks, so Block is empty.
+  // The functions that the loops of every device call (explained in linear.hpp). Values are not
+  // grouped in blocks, so Block is empty.
   struct Block {};
   DP_HD static Block block_of(std::uint32_t) { return {}; }
   DP_HD static std::size_t code_start(std::size_t) { return 0; }

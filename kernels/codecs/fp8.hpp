@@ -37,7 +37,7 @@ DP_HD inline std::uint32_t from_magnitude(float y) {
   // Below 2^-6, adding 2^14 rounds the value: floats just above 2^14 are 2^-9 apart, and so are
   // E4M3's denormals.
   const std::uint32_t small = std::bit_cast<std::uint32_t>(y + 0x1p14f) - 0x46800000u;
-  // Otherwise change the exponent's bias and round off 20 bits, ties to even.
+  // From 2^-6 on, change the exponent's bias and round off 20 bits, ties to even.
   const std::uint32_t odd = (bits >> 20) & 1u;
   const std::uint32_t normal = (bits - 0x3C000000u + 0x7FFFFu + odd) >> 20;
   return bits < 0x3C800000u ? small : normal;
@@ -45,8 +45,8 @@ DP_HD inline std::uint32_t from_magnitude(float y) {
 
 // Converts E4M3 to float, exactly.
 DP_HD inline float to_float(std::uint32_t code) {
-  // Read as a float, the bit pattern is too small by a factor of 2^120. The product is exact, also
-  // for denormals.
+  // Read as a float, the bit pattern is too small by a factor of 2^120, and is multiplied by it.
+  // The product is exact, also for denormals.
   const float v = std::bit_cast<float>((code & 0x7Fu) << 20) * 0x1p120f;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | (code & 0x80u) << 24);
 }
@@ -66,7 +66,7 @@ class Format : public ScaledBlocks<8> {
     return 16.0 * std::sqrt(others / (others * 272.0 * 272.0 + 448.0 * 448.0)) + 0x1p-21;
   }
 
-  // The parts from which every device's loops are built (see linear.hpp).
+  // The functions that the loops of every device call (explained in linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < kTiny) return {0.0f, 0.0f};

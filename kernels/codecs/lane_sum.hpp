@@ -5,8 +5,9 @@
 
 namespace dp {
 
-// The sum of term(i) for i < m. Lane k adds the terms k, k + 16, k + 32, ... in that order; then
-// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float, double or an integer type.
+// The sum of term(i) for i < m. Lane k adds the terms k, k + 16, k + 32, ... in that order. Then
+// the lanes are added: first lane k + 8 to lane k, then lane k + 4, k + 2 and k + 1. T: float,
+// double or an integer type.
 template <class T, class Term>
 T lane_sum(std::size_t m, Term term) {
   constexpr std::size_t kLanes = 16;

@@ -30,7 +30,8 @@ namespace dp::linear {
 
 DP_HD constexpr int levels(int bits) { return (1 << (bits - 1)) - 1; }
 
-// The two factors of a block: v * inverse is the code before rounding, code * scale the value.
+// The two factors of a block: v * inverse is the code before rounding, code * scale is the decoded
+// value.
 struct Scale {
   float scale;
   float inverse;
@@ -51,14 +52,15 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
   double contraction() const {
     if (is_stochastic_) return 1.0;
     const double l = levels(kBits), k = static_cast<double>(this->block() - 1) / (4.0 * l * l);
-    // 2^-12 covers the rounding of the largest value (2^-22 of it) in the small c of q16.
+    // The largest value has a rounding error of 2^-22 of itself. The factor with 2^-12 covers this
+    // error for q16, because its c is small.
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
 
-  // The parts from which every device's loops are built. A Block holds the values needed to code
-  // one block. block_of makes it from the block's largest magnitude. read_head makes it from the
-  // block's head, its 4 bytes in the first part of a payload, and returns false for a head that no
-  // encoder writes.
+  // The functions that the loops of every device call. A Block holds the values needed to encode or
+  // decode one block. block_of() makes a Block from the block's largest magnitude. read_head()
+  // makes a Block from the 4 bytes that a payload has for each block, and returns false for bytes
+  // that no encoder writes.
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
@@ -96,7 +98,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
   // Accepts every code, even the one below -L (Codec::decode explains why).
   DP_HD static bool is_code(std::uint32_t) { return true; }
 
-  // Encodes floats [begin, begin + m) of a segment of n, one block.
+  // Encodes one block: floats [begin, begin + m) of a segment of n floats.
   void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
                     std::size_t n, std::uint32_t absmax_bits, std::byte* payload,
                     const Draws& draws) const {

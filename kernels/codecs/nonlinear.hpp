@@ -67,7 +67,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(worst) * (1.0 + 0x1p-12);
   }
 
-  // The parts from which every device's loops are built (see linear.hpp).
+  // The functions that the loops of every device call (explained in linear.hpp).
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};

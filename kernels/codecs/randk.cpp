@@ -1,5 +1,5 @@
-// Encoding and decoding walk through the same places: the key in the payload's head makes a
-// generator, and Places steps through the k runs of the segment and draws one place in each.
+// Encoding and decoding visit the same places, because both derive them from the key in the
+// payload's head. Places steps through the k runs of the segment and draws one place in each run.
 #include "kernels/codecs/randk.hpp"
 
 #include <algorithm>

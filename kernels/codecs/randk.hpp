@@ -8,17 +8,17 @@
 // sums line up; with scale=on the rank is part of the key.
 //
 // The segment is cut into k runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k).
-// One place is drawn in each, and one more draw shifts them all, wrapping around the segment's end.
-// Every place is therefore drawn with probability k/n, and none twice.
+// One place is drawn in each run. One more draw shifts all places, wrapping around the segment's
+// end. Every place is therefore drawn with probability k/n, and no place is drawn twice.
 //
 // scale=off sends the values as they are. That is biased and needs feedback; a value that is sent
 // leaves exactly zero in the residual.
 //
 // scale=on multiplies the values by n/k in the encoder. Then E[decoded] = v up to rounding, and
-// there is no feedback. Each rank draws its own places: if they were the same, every rank of a ring
-// would scale a value again that was already scaled. Each encoding on a value's way adds a variance
-// of (n/k - 1) times the value's square, and the factors of several encodings multiply. The
-// topology `direct`, with its two encodings, is therefore better than `ring`. If a product
+// there is no feedback. Each rank draws its own places. If all ranks drew the same places, each
+// rank of a ring would scale the same values once more. Each encoding on a value's way adds a
+// variance of (n/k - 1) times the value's square, and the factors of several encodings multiply.
+// The topology `direct`, with its two encodings, is therefore better than `ring`. If a product
 // overflows, the input counts as not finite.
 //
 // Contraction: for scale=off, E[norm(v - decoded)^2] = (1 - k/n) norm(v)^2 over draws; for a single
