@@ -61,7 +61,7 @@ class Device {
   [[nodiscard]] Tuning& tuning() { return tuning_; }
   // The waits for this device that are in progress. Any thread may call this.
   [[nodiscard]] DeviceWaits& waits() const { return *waits_; }
-  // The same, for objects that may outlive the device.
+  // The same waits, for objects that may outlive the device.
   [[nodiscard]] const std::shared_ptr<DeviceWaits>& shared_waits() const { return waits_; }
 
   // "AMD EPYC, 2 threads, AVX512-BF16, oneDNN 2.6.3"
@@ -105,9 +105,9 @@ class Device {
   // Every thread other than the one that created the device must call this first.
   virtual void make_current() const {}
 
-  // `operations` performs the operations to repeat. On a CPU every replay calls it. On a GPU only
-  // the first replays call it; later ones launch the graph captured from it. The memory that
-  // `operations` refers to must outlive the recording.
+  // `operations` performs the operations to repeat. On a CPU every replay calls this function. On a
+  // GPU only the first replays call it; later replays launch the graph that was captured. The
+  // memory that `operations` refers to must outlive the recording.
   [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
   [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 

@@ -59,8 +59,8 @@ class DeviceWaits {
   [[nodiscard]] std::optional<Open> oldest(Kind kind);
 
  private:
-  // More than the number of threads that ever wait at the same time. Waits without a slot are not
-  // watched.
+  // Every wait in progress takes a slot. There are more slots than threads that ever wait at the
+  // same time. A wait that finds no free slot is not watched.
   static constexpr std::size_t kSlots = 8;
 
   std::size_t begin(const char* what, Kind kind);

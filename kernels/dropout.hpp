@@ -17,7 +17,7 @@
 
 namespace dp {
 
-// The part of a mask that changes from one training step to the next. Operations read it when they
+// The inputs of a mask that change from one training step to the next. Operations read it when they
 // run, so it must be in memory from Device::allocate_host. Image n of this rank is image
 // first_image + n * image_stride of the batch of all ranks.
 struct StepPosition {

@@ -22,8 +22,8 @@
 
 namespace dp {
 
-// Both overwrite their outputs, which may alias inputs. Any data type and channel block is allowed,
-// but it must be the same for all tensors.
+// Both overwrite their outputs, which may alias inputs. All tensors must have the same data type
+// and the same channel block.
 void gelu_forward(Device& device, const TensorView& x, const TensorView& y);
 // dx = dy * dy/dx at x
 void gelu_backward(Device& device, const TensorView& x, const TensorView& dy, const TensorView& dx);

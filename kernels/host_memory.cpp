@@ -19,7 +19,7 @@ constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 std::size_t minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
-// Reads a file that holds a single number. Returns nothing if it holds "max".
+// Reads a file that holds a single number. Returns nothing if the file holds "max".
 std::optional<std::size_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   std::size_t number = 0;
@@ -27,7 +27,7 @@ std::optional<std::size_t> number_in(const fs::path& path) {
   return std::nullopt;
 }
 
-// The number after `word` in a file of lines "word number ...".
+// Returns the number after `word` in a file. Each line of the file is "word number ...".
 std::size_t number_behind(const fs::path& path, const std::string& word) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -39,7 +39,7 @@ std::size_t number_behind(const fs::path& path, const std::string& word) {
   return 0;
 }
 
-// The file names and words of the two kinds of control groups.
+// The file names, and the words in memory.stat, of the two versions of control groups.
 struct CgroupKind {
   const char* subfolder;
   const char* limit;
@@ -52,8 +52,8 @@ constexpr CgroupKind kVersion1 = {"memory", "memory.limit_in_bytes", "memory.usa
 constexpr CgroupKind kVersion2 = {"", "memory.max", "memory.current", "inactive_file",
                                   "active_file"};
 
-// The least free memory of a control group and its parents. Inside a container `path` may be the
-// path on the host; then only the folder `top` exists here.
+// The free memory of a control group, or of one of its parents if that has less. Inside a container
+// `path` may be the path on the host; then only the folder `top` exists here.
 std::size_t free_of_cgroup(const fs::path& top, const std::string& path, const CgroupKind& kind) {
   std::size_t least = kNoLimit;
   for (fs::path below = fs::path(path).relative_path();; below = below.parent_path()) {
@@ -86,8 +86,8 @@ std::size_t free_of_cgroups(const MemoryFolders& folders) {
   return least;
 }
 
-// The free part of a process limit; `used_word` names the line of /proc/self/status that has the kB
-// in use.
+// The unused part of a process limit. `used_word` begins the line of /proc/self/status that gives
+// the kB in use.
 std::size_t free_of_limit(int resource, const fs::path& status, const std::string& used_word) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||

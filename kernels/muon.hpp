@@ -43,8 +43,8 @@ DP_HD inline float muon_inverse_norm(double squares) {
   return static_cast<float>(1.0 / (std::sqrt(squares) + 1e-7));
 }
 
-// The factor of the parameter. `squares` is the parameter's sum of squares; null or zero: the
-// weights are not normalised.
+// The factor by which muon_apply() multiplies the parameter. `squares` is the parameter's sum of
+// squares. If it is null or zero, the weights are not normalised.
 DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* squares) {
   if (squares != nullptr && *squares > 0.0) {
     return static_cast<float>(std::sqrt(rows) / std::sqrt(*squares));

@@ -17,7 +17,7 @@ class RankGather {
  public:
   virtual ~RankGather() = default;
   [[nodiscard]] virtual std::size_t ranks() const = 0;
-  // Returns false if the ranks are not connected yet; gather() would throw.
+  // Returns false if the ranks are not connected yet; gather() would then throw.
   [[nodiscard]] virtual bool is_served() { return true; }
   // Call while planning: gather() may later be called with up to this many floats per rank.
   virtual void reserve(std::size_t floats) = 0;

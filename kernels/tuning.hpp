@@ -1,4 +1,5 @@
-// The table of algorithm choices: which of several algorithms for an operation this run uses.
+// The table of algorithm choices. It says which algorithm this run uses for each operation that has
+// several.
 //
 // A choice is made once per key (an operation's shape and direction, without the batch size): by
 // measurement, or by the operation's fixed rule if tuning is off. Different algorithms round

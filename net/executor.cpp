@@ -3,8 +3,8 @@
 //      shapes of all values.
 //   2. plan_gradients(), in training: one gradient for each edge of the graph, except the edges
 //      from the images.
-//   3. plan_arena() computes when each value, each gradient and what layers keep is needed, and
-//      places them all in one arena.
+//   3. plan_arena() computes how long each value, each gradient and the data that each layer keeps
+//      for backward are needed, and places all of them in one arena.
 // forward() calls the layers in order. backward() calls them in reverse; if a value has several
 // consumers, it first adds their gradients.
 #include "net/executor.hpp"

@@ -28,7 +28,7 @@ struct ExecutorOptions {
 
 class Executor {
  public:
-  // parameters[node] are bound to that node's layer.
+  // The parameters in parameters[node] are bound to the layer of that node.
   Executor(Device& device, const Graph& graph, const ExecutorOptions& options,
            std::vector<std::vector<BoundParameter>> parameters);
 
@@ -66,8 +66,8 @@ class Executor {
   ExecutorOptions options_;
   std::vector<std::unique_ptr<Layer>> layers_;  // [0], the images, is null
   std::vector<TensorView> values_;              // one per node
-  // The gradients on all edges that have one, sorted by consumer. The last one is the gradient of
-  // the logits.
+  // The gradients, one for each edge that has a gradient, sorted by consumer. The last one is the
+  // gradient of the logits.
   std::vector<Gradient> gradients_;
   std::vector<std::size_t> offsets_;  // of values, then of gradients, then of what layers keep
   std::size_t arena_bytes_ = 0;
@@ -75,7 +75,8 @@ class Executor {
   // By node, in the form that the layer's methods take: the values that the layer reads, and the
   // gradients that it writes.
   std::vector<std::vector<TensorView>> inputs_, input_gradients_;
-  // By node: indices in gradients_ of the gradients of the node's output, one from each consumer.
+  // By node: the indices in gradients_ of the gradients with respect to the node's output. Each
+  // consumer computes one.
   std::vector<std::vector<std::size_t>> read_;
 };
 

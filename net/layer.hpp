@@ -18,8 +18,8 @@
 //
 // A Layer object belongs to one executor, and therefore to one batch size. Parameters belong to the
 // network; bind() hands them to the layer. A layer assigns its outputs and never adds to them. If a
-// value has several consumers, the executor adds their gradients. It leaves the last addition to a
-// layer that accepts_two_gradients().
+// value has several consumers, the executor adds their gradients. If the layer of the value
+// accepts_two_gradients(), the executor leaves the last addition to that layer.
 #pragma once
 
 #include <cstddef>
@@ -87,7 +87,7 @@ class Layer {
     device_ = &context.device;
     return inputs[0];
   }
-  // In the order of parameters(). Called once, before the first forward.
+  // Called once, before the first forward, with the parameters in the order of parameters().
   void bind(std::vector<BoundParameter> parameters) { parameters_ = std::move(parameters); }
 
   virtual void forward(const ForwardArguments& arguments) = 0;

@@ -17,9 +17,9 @@ struct MemoryPlan {
   std::size_t bytes = 0;             // the arena's size
 };
 
-// Greedy by size: takes the largest buffer first and places each at the lowest offset at which it
-// overlaps no placed buffer with an overlapping lifetime (Pisarchyk and Lee 2020, "greedy by size
-// for offset calculation").
+// Places the buffers from the largest to the smallest. Each buffer gets the lowest offset at which
+// it shares no memory with a buffer that is already placed and needed at the same time (Pisarchyk
+// and Lee 2020, "greedy by size for offset calculation").
 [[nodiscard]] MemoryPlan plan_memory(const std::vector<Lifetime>& buffers);
 
 }  // namespace dp::net

@@ -132,8 +132,9 @@ std::size_t Network::planned_bytes(std::size_t batch) {
     }
     return 0;
   }
-  // A plan for one image is enough, because everything in the arena grows with the batch. It gets a
-  // device of its own, so that it leaves this device's chosen algorithms and scratch memory alone.
+  // A plan for one image is enough, because everything in the arena grows in proportion to the
+  // batch. The plan is made on a device of its own, so that this device's chosen algorithms and
+  // scratch memory do not change.
   const std::unique_ptr<Device> planner =
       make_device({.kind = DeviceKind::cpu, .threads = device_.threads(), .tune = false});
   const Executor one(*planner, graph_,
@@ -195,7 +196,8 @@ void Network::backward(const TensorView& images, const TensorCallback& tensor_fi
   });
 }
 
-// Layers gather the same values for every batch size, so any executor will do.
+// Layers gather the same number of values for every batch size, so any executor in training will
+// do.
 void Network::take_part_without_images() {
   const auto it = std::ranges::find_if(
       executors_, [](const auto& entry) { return entry.first.second == Mode::training; });

@@ -58,17 +58,18 @@ class Network {
   // take_part_without_images() instead of forward and backward.
   void set_gather(RankGather* gather) { gather_ = gather; }
   void take_part_without_images();
-  // The model's names, in the order of execution; the first is the images.
+  // The names of the model's layers, in the order of execution. The first name stands for the
+  // images.
   [[nodiscard]] std::vector<std::string> layer_names() const;
 
   // Throws OutOfMemory if the activations of a training batch of this size do not fit into the free
-  // memory when `processes` processes of the host each need as much. It answers at once, while
-  // prepare() first measures algorithms, which takes minutes with large batches. On a GPU it does
-  // nothing; the GPU's own allocation fails instead.
+  // memory when `processes` processes of the host each need as much. This check is fast. prepare()
+  // would fail, too, but only after it has measured algorithms, which takes minutes with large
+  // batches. On a GPU this function does nothing; the GPU's own allocation fails instead.
   void check_memory(std::size_t batch, std::size_t processes);
   // The bytes of activations of a training batch of this size, without preparing it. On a GPU,
-  // planning measures algorithms, so the figure is scaled from a prepared batch; 0 if none is
-  // prepared.
+  // planning measures algorithms, so the number is scaled from a prepared batch. Returns 0 if no
+  // batch is prepared.
   [[nodiscard]] std::size_t planned_bytes(std::size_t batch);
   [[nodiscard]] bool is_prepared(std::size_t batch, Mode mode) const {
     return batch == 0 || executors_.contains({batch, mode});

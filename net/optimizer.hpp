@@ -44,7 +44,7 @@ struct ParameterGroup {
 
 enum class OptimizerKind { sgd, adam, adamw, lars, muon };
 
-// Each optimiser reads the options that its formula has (kernels/<name>.hpp).
+// Each optimiser reads only the options that occur in its formula (kernels/<name>.hpp).
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::sgd;
   float momentum = 0.9f, weight_decay = 0.0f;
@@ -137,16 +137,16 @@ class Optimizer {
 
 // "sgd"
 [[nodiscard]] std::string_view optimizer_name(OptimizerKind kind);
-// Whether the exchange may take over the momentum (dgc, velocity=). If a group's momentum factor is
-// 0, the optimiser applies the exchange's sum without a momentum of its own.
+// Whether the exchange may take over the momentum (dgc, velocity=). If so, groups with a momentum
+// factor of 0 take the exchange's sum, and the optimiser applies no momentum of its own.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
 // Whether the exchange may compute this optimiser's whole update before the ranks' values are
-// summed (velocity= with Adam). If a group's momentum factor is 0, the optimiser applies the sum as
-// Adam's step.
+// summed (velocity= with Adam). If so, the optimiser applies the sum of these updates to each group
+// with a momentum factor of 0.
 [[nodiscard]] bool can_leave_step(OptimizerKind kind);
-// The influence of a gradient on the updates shrinks by this factor from each training step to the
-// next. 0: a gradient counts only in its own step. Muon has two such factors; this is the smaller
-// one.
+// The momentum: the factor by which the influence of a gradient shrinks from each training step to
+// the next. 0: a gradient counts only in its own step. Muon has two such factors, and the smaller
+// one is returned.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);
 
 }  // namespace dp::net

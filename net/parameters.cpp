@@ -31,7 +31,7 @@ void for_each_element(const Parameter& tensor, const Body& body) {
   }
 }
 
-// FNV-1a, because it is the same on every machine; std::hash need not be.
+// FNV-1a, because it is the same on every machine. std::hash may differ.
 std::uint64_t name_key(const std::string& name) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;

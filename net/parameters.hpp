@@ -3,9 +3,9 @@
 //
 // Order in the flat buffers: first all matrices and kernels, in the order in which backward makes
 // their gradients final (the last layer first), then all one-dimensional tensors (BatchNorm, bias)
-// in the same order. Neighbouring tensors therefore become final at about the same time and are
-// sent as one slice. In memory, kernels are KRSC; files and other programs use torch's OIHW (import
-// and export below).
+// in the same order. The gradients of neighbouring tensors therefore become final at about the same
+// time and are sent as one slice. In memory, kernels are KRSC; files and other programs use torch's
+// OIHW (import and export below).
 //
 // Frozen parameters are set before the first step and are not trained. They have no gradient, are
 // not exchanged, and lie in their own buffer.

@@ -12,15 +12,15 @@ double total_steps(const ScheduleOptions& options) {
   return static_cast<double>(options.steps_per_epoch) * static_cast<double>(options.epochs);
 }
 
-// The place in the run whose rate applies at `step`: the epoch's first step if rates change only
-// between epochs. (A warm-up does not use this place and changes the rate at every step.)
+// If the learning rate changes only between epochs, rounds `step` down to the first step of its
+// epoch. (A warm-up changes the learning rate at every step, so it uses `step` itself.)
 double place_of_rate(const ScheduleOptions& options, double step) {
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   return options.is_by_epoch ? std::floor(step / per_epoch) * per_epoch : step;
 }
 
-// The step at which the rise ends: a warm-up's end, the end of OneCycleLR's first phase (a phase
-// includes its last step), or triangular's peak.
+// The step at which the learning rate stops rising. This is the end of the warm-up, the last step
+// of OneCycleLR's first phase, or the peak of `triangular`.
 double end_of_rise(const ScheduleOptions& options) {
   const double total = total_steps(options);
   if (options.kind == ScheduleKind::onecycle) return 0.3 * total - 1.0;
@@ -58,7 +58,7 @@ double learning_rate_at(const ScheduleOptions& options, double step) {
   if (options.kind == ScheduleKind::triangular) return triangular(options, now, total);
 
   const double warmup = end_of_rise(options);
-  // If the warm-up ends within a step, that step has the peak rate.
+  // If the warm-up ends within a step, that step has the full learning rate.
   if (step < warmup) return options.learning_rate * std::min(1.0, (step + 1.0) / warmup);
   now = std::max(now, warmup);  // an epoch may begin during the warm-up
   switch (options.kind) {

@@ -1,8 +1,8 @@
 // Averages of the weights, kept beside the trained weights. Evaluation uses the average.
 //
-// Both averages include the running statistics of normalisation, so that the evaluated weights and
-// statistics fit together. The averaged weights are the same on every rank, since every rank makes
-// the same updates; each rank has its own averaged statistics.
+// Both kinds of average include the running statistics of normalisation, so that the evaluated
+// weights and statistics fit together. The averaged weights are the same on every rank, since every
+// rank makes the same updates; each rank has its own averaged statistics.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class WeightAverage {
   // Call it after each update of the optimiser. `progress` is the fraction of the run that is done,
   // including this update.
   virtual void update(double progress) = 0;
-  // Assigns the trained weights to the average.
+  // Sets the average to the trained weights.
   void reset() { approach(1.0f); }
   // Swaps the average and the trained weights. Call it before and after an evaluation.
   void swap();
@@ -38,7 +38,7 @@ class WeightAverage {
 
   // Moves the average by this fraction of its distance to the trained weights.
   void approach(float share);
-  // Assigns the average to the trained weights.
+  // Sets the trained weights to the average.
   void give_back();
 
   std::uint64_t updates_ = 0;  // so far

@@ -1,17 +1,17 @@
 // Common part of the formats with one scale per block and codes of a fixed width.
 //
 // Wire format of a segment of n floats in blocks of `block` (the last one may be shorter):
-//     float32 scale[blocks]      little-endian; 0 to 2^126 / M, where M is the largest multiple of
-//                                the scale that a code stands for
+//     float32 scale[blocks]      little-endian; at least 0 and at most 2^126 / M, if codes stand
+//                                for up to M times the scale
 //     codes                      block after block: see code_layout.hpp
-// A block whose largest magnitude is below 2^-100 is sent as zeros (scale 0), so no division
-// overflows and no product is denormal. A magnitude of 2^126 or more counts as not finite, so no
-// decoded value overflows.
+// If the largest magnitude of a block is below 2^-100, the block is sent as zeros (scale 0), so no
+// division overflows and no product is denormal. A magnitude of 2^126 or more counts as not finite,
+// so no decoded value overflows.
 //
-// The bytes are the same everywhere. The one division per block is correctly rounded, and all other
-// operations are single IEEE operations, never contracted (-ffp-contract=off, --fmad=false). The
-// maximum is taken over bit patterns, in which NaN is the largest, so the order of comparisons does
-// not matter.
+// The bytes are the same on every machine. The one division per block is correctly rounded, and all
+// other operations are single IEEE operations, never contracted (-ffp-contract=off, --fmad=false).
+// The maximum is taken over bit patterns, in which NaN is the largest, so the order of comparisons
+// does not matter.
 #pragma once
 
 #include <bit>
@@ -25,11 +25,12 @@
 
 namespace dp {
 
-// The blocks' scales, independent of the codes.
+// Reads and writes the blocks' scales, whatever the codes are.
 class BlockScales {
  public:
-  // The bits of 2^126 / levels, the largest scale that an encoder writes: up to it no decoded value
-  // overflows. Negative scales and NaN have larger bits.
+  // The bits of 2^126 / levels, the largest scale that an encoder writes. With this scale no
+  // decoded value overflows. Negative scales and NaN have larger bits, so one comparison rejects
+  // them, too.
   DP_HD static constexpr std::uint32_t largest_scale(int levels) {
     return std::bit_cast<std::uint32_t>(0x1p126f / static_cast<float>(levels));
   }
@@ -63,7 +64,7 @@ class BlockScales {
   std::size_t block_;
 };
 
-// Scales, and codes of kBits each. kNothing is the code that pads a block's last byte.
+// Scales, and codes of kBits bits each. kNothing is the code that pads a block's last byte.
 template <unsigned kBits, std::uint32_t kNothing = 0>
 class ScaledBlocks : public BlockScales {
  public:

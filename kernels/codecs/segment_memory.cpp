@@ -8,7 +8,8 @@
 namespace dp {
 namespace {
 
-// Added in one fixed order, and in double, because squares of floats can overflow.
+// Adds the squares in double, because the square of a float can overflow a float. The order is
+// fixed, so the bits are the same every time.
 template <class Value>
 double squares(std::size_t n, Value value) {
   return lane_sum<double>(n, [&](std::size_t i) {

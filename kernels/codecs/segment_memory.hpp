@@ -1,6 +1,6 @@
-// Operations of an exchange on gradients and residuals apart from encoding (sums, copies), for the
-// memory of one device: the host or a GPU. Every call has finished when it returns. The same input
-// gives the same bits every time; sums on a GPU may differ from sums on the host in the last bits.
+// Sums and copies of gradients and residuals during an exchange, in the memory of one device: the
+// host or a GPU. Every call waits until its work is done. The same input gives the same bits every
+// time; sums on a GPU may differ from sums on the host in the last bits.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class SegmentMemory {
  public:
   virtual ~SegmentMemory() = default;
 
-  // Allocates n zeroed floats in this memory. Error(device) if there is too little.
+  // Allocates n zeroed floats in this memory. Throws Error(device) if there is too little memory.
   [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t n) const = 0;
   // The sum of squares of values + others, or of values alone if `others` is null.
   [[nodiscard]] virtual double squares_of_sum(const float* values, const float* others,

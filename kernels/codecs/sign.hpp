@@ -8,10 +8,11 @@
 // The mean magnitude is the scale with the smallest squared error, sum v^2 - (sum |v|)^2 / n (1-bit
 // SGD, Seide et al. 2014; signSGD with error feedback, Karimireddy et al. 2019).
 //
-// Contraction: (sum |v|)^2 >= sum v^2, with equality if a single value is not zero, so c = sqrt(1 -
-// 1 / block): only just a contraction. For normally distributed values c is 0.60.
+// Contraction: (sum |v|)^2 >= sum v^2, with equality if only one value is not zero. Therefore c =
+// sqrt(1 - 1 / block), which is hardly below 1. For normally distributed values c is 0.60.
 //
-// The mean is summed in a fixed order (lane_sum.hpp) over magnitudes divided by the largest one.
+// For the mean, each magnitude is divided by the largest one, and the quotients are added in a
+// fixed order (lane_sum.hpp).
 #pragma once
 
 #include <cmath>
@@ -26,7 +27,7 @@ class Format : public ScaledBlocks<1> {
   using ScaledBlocks::ScaledBlocks;
 
   double contraction() const {
-    // The scale is rounded, and its relative error enters as a square.
+    // Rounding gives the scale a relative error e, which reduces the fraction 1 / block by e^2.
     return std::sqrt(1.0 - (1.0 - 0x1p-36) / static_cast<double>(block()));
   }
 

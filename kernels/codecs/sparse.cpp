@@ -1,8 +1,9 @@
 // Encoding: the residual becomes v = partial + residual, and the codec's cut selects the values to
-// send. Their places are collected as u32 in the memory for the values. One pass from the first to
-// the last then replaces each place by its value, writes the gap before it as a Rice code after the
-// memory for the values, and leaves the rest (zero, or the rounding error of bf16) in the residual.
-// With bf16 values the gaps move up to follow them.
+// send. Their places are collected as u32 in the memory for the values. One pass then goes through
+// the places in order. It replaces each place by its value, and writes the gap before that value as
+// a Rice code behind the memory for the values. The rest of the value (zero, or the rounding error
+// of bf16) stays in the residual. Values in bf16 need only half of their memory, so the gaps are
+// moved up to follow the last value.
 //
 // Decoding reads a gap and a value at a time.
 #include "kernels/codecs/sparse.hpp"
@@ -57,7 +58,7 @@ class BitWriter {
 
  private:
   static constexpr unsigned kMostZeros = 32;
-  // Bits that one put() can take: up to 7 earlier bits may still be pending in the word.
+  // The most bits that one put() can take. Up to 7 earlier bits may still be in the 64-bit word.
   static constexpr unsigned kMostBits = 56;
 
   // count <= kMostBits.
@@ -119,7 +120,8 @@ class BitReader {
   // Afterwards at least kFull bits are available, unless the input has fewer left.
   void refill() {
     if (end_ - next_ >= static_cast<std::ptrdiff_t>(sizeof word_)) {
-      // Bits above bits_ also come from the input; reading them again gives the same bits.
+      // The word may already hold some of the next input bits above bits_. OR with the same bits
+      // does not change them.
       std::uint64_t more = 0;
       std::memcpy(&more, next_, sizeof more);
       word_ |= more << bits_;
@@ -149,7 +151,8 @@ namespace sparse {
 
 unsigned rice_parameter(std::size_t n, std::size_t count) {
   const auto bits = [&](unsigned b) { return count * (b + 1) + ((n - count) >> b); };
-  // The bound has one minimum: it falls as long as halving the last term saves more than `count`.
+  // Raising b by one adds `count` bits and halves the last term. The saving shrinks as b grows, so
+  // the first b without a saving is the minimum.
   unsigned b = 0;
   while (bits(b + 1) < bits(b)) ++b;
   return b;
@@ -163,8 +166,8 @@ std::size_t most_gap_bits(std::size_t n, std::size_t count) {
 
 double expected_gap_bits(std::size_t n, std::size_t count) {
   if (count == 0) return 0.0;
-  // A gap g has probability p (1 - p)^g. q is the probability that a gap reaches 2^b, and also that
-  // a gap at a multiple of 2^b or above reaches the next multiple.
+  // A gap g has probability p (1 - p)^g. q is the probability that a gap is at least 2^b. If a gap
+  // is at least k 2^b, q is also the probability that the gap is at least (k + 1) 2^b.
   const unsigned b = rice_parameter(n, count);
   const double p = static_cast<double>(count) / static_cast<double>(n);
   const double q = std::pow(1.0 - p, std::exp2(b));
@@ -205,7 +208,7 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   const float* const v = residual != nullptr ? residual : partial.data();
   std::size_t count = 0;
   if (is_finite && n > 0) {
-    // From here on the residual is v; values that are sent will be subtracted.
+    // From here on the residual holds v. The loop below subtracts the values that are sent.
     if (residual != nullptr) add(partial.data(), residual, n);
     sparse::Cut chosen = cut(v, n);
     if (chosen.least < least_sent()) chosen = {.least = least_sent()};
@@ -216,8 +219,8 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   if (count == 0) return {.payload_bytes = kCountBytes, .finite = is_finite};
   DP_ASSERT(count <= most_sent(n), "{} of {} values are sent", count, n);
 
-  // Each place is replaced by its value; bf16 values are moved closer together, and the gaps follow
-  // them.
+  // Replace each place by its value. A bf16 value is half as long as a place, so bf16 values are
+  // packed, and the gaps are moved up behind the last value.
   const std::size_t value_bytes = is_bf16_ ? 2 : 4;
   BitWriter gaps(values + count * sizeof(float));
   const unsigned parameter = rice_parameter(n, count);
@@ -265,14 +268,16 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   const std::byte* const values = payload.data() + kCountBytes;
   BitReader gaps(payload.subspan(kCountBytes + count * value_bytes));
   const unsigned parameter = count > 0 ? rice_parameter(n, count) : 0;
-  // Rounding keeps the order, so no value is sent as less than the rounded least one.
+  // Rounding to bf16 keeps the order, so every value in the payload is at least the rounded
+  // `least`.
   std::uint32_t least = least_sent();
   if (is_bf16_) least = bfloat16::from_float(std::bit_cast<float>(least)) * 0x10000u;
   std::size_t next = 0;
   for (std::size_t j = 0; j < count; ++j) {
     // This place must leave room for the places that follow.
     const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
-    // Two copies of a fixed length; one copy of a variable length would be made byte by byte.
+    // Each branch copies a fixed number of bytes. A copy of a variable length would be made byte by
+    // byte.
     std::uint32_t bits = 0;
     if (is_bf16_) {
       std::uint16_t half = 0;

@@ -7,15 +7,15 @@
 //     u32 count                  c, little-endian; zeros are never sent, so c may be 0
 //     value[c]                   binary32, or its upper half (value=bf16, rounded to nearest, ties
 //                                to even), little-endian; never zero, an infinity or NaN
-//     gaps                       a string of bits, the first lowest in the first byte, filled up
-//                                with zero bits to a byte
+//     gaps                       a string of bits, which fill each byte from its lowest bit; zero
+//                                bits pad the last byte
 // Places ascend. Gap j is the number of values between sent value j - 1 (or the segment's start)
 // and sent value j. It is written as a Rice code: floor(gap / 2^b) zero bits, a one, then the b low
 // bits of the gap, lowest first.
 //
-// Both sides compute b from n and c. It is the smallest b that minimises the bound c (b + 1) +
-// floor((n - c) / 2^b) on the bits of all gaps. (Whatever the gaps are, their unary parts add up to
-// at most the last term.)
+// Both sides compute b from n and c. All gaps together take at most c (b + 1) + floor((n - c) /
+// 2^b) bits, because the gaps add up to at most n - c. b is the smallest number that minimises this
+// bound.
 //
 // If 1 % of the values are sent, at random places, a gap takes 8.1 bits on average; the entropy is
 // 8.08 bits. (With other distributions a gap takes 7 to 8.6 bits. A byte-wise varint would take
@@ -25,8 +25,8 @@
 // A decoder refuses everything that no encoder writes: too large a count, places beyond the
 // segment's end, values that are never sent, bits after the last gap.
 //
-// Only value=bf16 rounds. Otherwise a value that is sent leaves exactly zero in the residual, and
-// decoded + residual = v, bit for bit. For input that is not finite, c = 0.
+// Only value=bf16 rounds. With value=fp32 a value that is sent leaves exactly zero in the residual,
+// and decoded + residual = v, bit for bit. For input that is not finite, c = 0.
 //
 // Encoding needs no memory except the payload: places are collected where the values will be
 // stored.
@@ -44,13 +44,13 @@ namespace sparse {
 
 // The parameter b of the Rice codes; 1 <= count <= n.
 [[nodiscard]] unsigned rice_parameter(std::size_t n, std::size_t count);
-// The expected bits of `count` gaps in n floats if places are drawn at random; 0 if count is 0.
+// The expected number of bits of `count` gaps in n floats, with places at random. 0 if count is 0.
 [[nodiscard]] double expected_gap_bits(std::size_t n, std::size_t count);
 // The most bits that `count` gaps in n floats can take.
 [[nodiscard]] std::size_t most_gap_bits(std::size_t n, std::size_t count);
 // The number of values in a fraction `ratio` of n floats: ceil(ratio n), and at least 1 unless n is
-// 0. An excess of up to a millionth of a value is ignored, because rounding of the product may
-// cause it.
+// 0. If ratio n exceeds a whole number by at most a millionth, that whole number is returned,
+// because the excess may be a rounding error.
 [[nodiscard]] std::size_t share_of(std::size_t n, double ratio);
 
 }  // namespace sparse
@@ -61,8 +61,8 @@ class SparseCodec : public Codec {
   explicit SparseCodec(const CodecSpec& spec);
 
   [[nodiscard]] bool is_lossless() const final { return false; }
-  // Includes scratch space for encoding. A payload is at least 8 bytes shorter than this, and with
-  // value=bf16 another 2 bytes per value.
+  // Includes scratch space for encoding. A payload is at least 8 bytes shorter. With value=bf16 it
+  // is shorter by another 2 bytes per value.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const final;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const final {
     return std::nullopt;
@@ -75,12 +75,12 @@ class SparseCodec : public Codec {
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const final;
 
  protected:
-  // The largest number of values that are sent of a segment of n floats.
+  // The largest number of values that the payload of n floats can contain.
   [[nodiscard]] virtual std::size_t most_sent(std::size_t n) const = 0;
-  // The number of values that are usually sent of n floats.
+  // The number of values that the payload of n floats usually contains.
   [[nodiscard]] virtual std::size_t expected_sent(std::size_t n) const { return most_sent(n); }
-  // Chooses the values to send, at most most_sent(n); v is finite, n > 0. A cut below least_sent()
-  // is raised to it.
+  // Chooses the values to send, at most most_sent(n); v is finite, n > 0. The caller raises a lower
+  // cut to least_sent().
   [[nodiscard]] virtual sparse::Cut cut(const float* v, std::size_t n) const = 0;
   // The magnitude bits of the smallest value that is ever sent: at least smallest_sendable().
   [[nodiscard]] virtual std::uint32_t least_sent() const { return smallest_sendable(); }

@@ -1,6 +1,6 @@
-// The radix select described in the header, and the collection of places. The histograms after the
-// first one, and the collection, process 32 values at a time: a vector comparison makes a mask of
-// the values that reach a bound, and only these are visited.
+// The radix select described in the header, and the collection of places. Except for the first
+// histogram, every loop processes 32 values at a time. A vector comparison makes a mask of the
+// values that reach a bound, and the loop visits only the values in the mask.
 #include "kernels/codecs/sparse_select.hpp"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ using Histogram = std::array<std::uint32_t, kBins>;
 
 std::uint32_t magnitude_bits(float v) { return std::bit_cast<std::uint32_t>(v) & kMagnitude; }
 
-// One bit for each of 32 values: whether its magnitude bits reach `least` >= 1.
+// Returns a mask of 32 values. Bit i is 1 if the magnitude bits of v[i] are at least `least`.
+// `least` must be at least 1.
 constexpr std::size_t kStride = 32;
 std::uint32_t mask_of_stride(const float* v, std::uint32_t least) {
   std::uint32_t mask = 0;
@@ -41,7 +42,8 @@ std::uint32_t mask_of_stride(const float* v, std::uint32_t least) {
   return mask;
 }
 
-// Calls use(i) for the values whose magnitude bits reach `least` >= 1.
+// Calls use(i) for every i for which the magnitude bits of v[i] are at least `least`. `least` must
+// be at least 1.
 template <class Use>
 void for_each_from(const float* v, std::size_t n, std::uint32_t least, Use use) {
   std::size_t begin = 0;
@@ -97,7 +99,7 @@ class CoarseHistogram {
   std::array<std::array<std::uint32_t, (1u << 31 >> kCoarseShift)>, 4> counts_{};
 };
 
-// The range found by counting every value.
+// Finds the range from a histogram of all values.
 Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
   std::size_t i = 0;
@@ -113,8 +115,8 @@ Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   return {low, low + (1u << kCoarseShift) - 1, found.wanted};
 }
 
-// The range found by counting the maxima of groups of 8. Vector instructions find the maxima, and
-// only an eighth as many values are counted.
+// Finds the range from a histogram of the maxima of groups of 8 values. Vector instructions find
+// the maxima, and the histogram counts an eighth as many numbers.
 constexpr std::size_t kGroup = 8, kLanes = 8;
 Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
@@ -155,8 +157,8 @@ Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
 
 Cut cut_of_largest(const float* v, std::size_t n, std::size_t k) {
   Range range = k <= n / (2 * kGroup) ? range_of_groups(v, n, k) : range_of_values(v, n, k);
-  // Zeros are never sent, so a range that begins at 0 is cut off at 1. Fewer than k values may then
-  // be left.
+  // Zeros are never sent, so a range that begins at 0 is made to begin at 1. It may then hold fewer
+  // values than wanted.
   while (true) {
     range.low = std::max(range.low, 1u);
     if (range.high < range.low) return {};
@@ -185,7 +187,7 @@ std::size_t collect(const float* v, std::size_t n, Cut cut, std::byte* places) {
   const auto take = [&](std::size_t i) {
     const std::uint32_t bits = magnitude_bits(v[i]);
     if (bits < cut.least) return;
-    // After the last tie that is sent, raise the cut by one.
+    // After the last tie that may be sent, raise the cut by one, so that no further tie is sent.
     if (bits == cut.least && --cut.ties == 0) ++cut.least;
     const auto place = static_cast<std::uint32_t>(i);
     std::memcpy(places + count * sizeof place, &place, sizeof place);

@@ -1,7 +1,7 @@
 // Selects the values of a segment that a sparse codec sends: those whose magnitude reaches a *cut*.
 //
-// Magnitudes are compared as bit patterns without the sign, which have the same order as the
-// numbers. The functions allocate nothing and do not fail; the values must be finite.
+// Magnitudes are compared as bit patterns without the sign bit. These patterns have the same order
+// as the magnitudes. The functions allocate nothing and do not fail; the values must be finite.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ struct Cut {
 // The cut that sends exactly the k largest magnitudes, ties to the lower index; 1 <= k <= n.
 //
 // This is a radix select, which reads the segment about four times and sorts nothing:
-//   1. The maxima of groups of 8 values give a lower bound: each of the k largest maxima is one of
-//      the values, so at least k values reach the smallest of these maxima. If k is more than
-//      n/16, a histogram of all values is used instead of the maxima.
-//   2. Histograms of the values between that bound and the largest one narrow the range of the k-th
-//      value by a factor of 2048 each, until all values in the range are wanted or the range is
-//      one bit pattern.
+//   1. The k-th largest maximum of groups of 8 values is a lower bound of the cut: every maximum is
+//      a value, so at least k values reach this bound. If k is more than n/16, a histogram of all
+//      values is used instead of the maxima.
+//   2. A histogram of the values between the bound and the largest value narrows the range of the
+//      k-th value by a factor of 2048. This is repeated until all values in the range must be sent
+//      or the range is one bit pattern.
 [[nodiscard]] Cut cut_of_largest(const float* v, std::size_t n, std::size_t k);
 
-// Writes the places of the values that the cut sends, ascending, as u32 at `places` (any
-// alignment). Returns their number.
+// Writes the places of the values that the cut sends to `places`, as u32 in ascending order.
+// `places` may have any alignment. Returns the number of values.
 std::size_t collect(const float* v, std::size_t n, Cut cut, std::byte* places);
 
 }  // namespace dp::sparse

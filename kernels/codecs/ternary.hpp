@@ -7,12 +7,13 @@
 // 5). A digit is 0 for -s, 1 for zero, 2 for s, and 1 beyond the last float. A byte is therefore at
 // most 242, and a value takes 1.6 bits.
 //   round=nearest      the s with the smallest squared error; a value goes to the nearest level.
-//                      The decoded values equal those of q2, and take four fifths of the bytes.
-//                      For error and contraction see three_levels.hpp.
+//                      q2 decodes to the same values, but its codes take a quarter more bytes.
+//                      three_levels.hpp derives the error and the contraction.
 //   round=stochastic   s is the largest magnitude, and a value is sent as +-s with probability
-//                      |v| / s, else as zero (TernGrad, Wen et al. 2017, per block; its clipping,
-//                      which is biased, is omitted). The mean over draws is v up to 2^-23 s. Not a
-//                      contraction: the expected squared error is sum |v| (s - |v|).
+//                      |v| / s, else as zero (TernGrad, Wen et al. 2017, with a scale per block
+//                      and without its clipping, which is biased). The mean over draws differs
+//                      from v by at most 2^-23 s. This is not a contraction: the expected squared
+//                      error is sum |v| (s - |v|).
 #pragma once
 
 #include "kernels/codecs/draws.hpp"
@@ -104,7 +105,7 @@ class Format : public BlockScales {
 
  private:
   static std::size_t digit_bytes(std::size_t m) { return (m + kDigits - 1) / kDigits; }
-  // The number of bytes, at the start of a block, whose five digits all belong to floats.
+  // The number of bytes without padding. They come first in the block.
   static std::size_t full_bytes(std::size_t m, std::size_t width) {
     const std::size_t last = (kDigits - 1) * width;
     return m > last ? m - last : 0;

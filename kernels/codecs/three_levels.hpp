@@ -8,19 +8,19 @@
 //   1. magnitudes, as multiples of absmax / 255, are counted in 256 bins;
 //   2. the best of the 255 thresholds between bins is taken; here every value counts as the lower
 //      end of its bin, so S is a sum of whole numbers;
-//   3. kRefinements times (Lloyd 1957), s becomes the mean of the values sent, and the values above
-//      s / 2 are sent next. Neither change increases the error.
-// The squared error is within 1 % of the best one for normal, Laplacian and heavy-tailed values; a
-// test compares it with the errors for all k.
+//   3. kRefinements times (Lloyd 1957), s becomes the mean of the values that are sent, and then
+//      the values above s / 2 become the values that are sent. Neither change increases the error.
+// The squared error is within 1 % of the best one for normal, Laplacian and heavy-tailed values. A
+// test compares the squared error with the best one, found by trying all k.
 //
 // Contraction: let q = floor(255 |v| / absmax) >= 0 for n values, and F the largest S^2 / k that
-// step 2 finds among the q. The k-th largest q is at most S_k / k <= sqrt(F / k), so sum q^2 <= F
-// H(n) with H(n) = 1 + 1/2 + ... + 1/n.
+// step 2 finds among the q. If S_k is the sum of the k largest q, the k-th largest q is at most S_k
+// / k <= sqrt(F / k), so sum q^2 <= F H(n) with H(n) = 1 + 1/2 + ... + 1/n.
 //
-// The squared error is at most sum v^2 - F (in units of absmax / 255, the values that are sent are
-// no smaller than their q), and sum v^2 <= sum (q + 1)^2 <= R sum q^2. In the worst block for R one
-// value is at the top, M = 254 or more, and all other values are below k + 1:
-//     R = max over k of ((n-1) (k+1)^2 + M^2) / ((n-1) k^2 + M^2)
+// In units of absmax / 255, the values that are sent are no smaller than their q, so the squared
+// error is at most sum v^2 - F. In addition, sum v^2 <= sum (q + 1)^2 <= R sum q^2. R is largest if
+// one value is the maximum, M = 254 or more, and all other values are just below some j + 1:
+//     R = max over j of ((n-1) (j+1)^2 + M^2) / ((n-1) j^2 + M^2)
 // Hence c^2 = 1 - 1 / (H(n) R) with n = block: c is 0.95 at 2048, and 0.97 at 16384.
 #pragma once
 
@@ -37,8 +37,8 @@ namespace dp::three_levels {
 inline constexpr int kBins = 256;
 inline constexpr int kRefinements = 2;
 
-// The scale for m <= kMaxBlock values, partial + residual (residual may be null). `absmax` is their
-// largest magnitude, finite and at least 2^-100.
+// The scale for the m <= kMaxBlock values partial + residual (`residual` may be null). `absmax` is
+// their largest magnitude, finite and at least 2^-100.
 inline float best_scale(const float* partial, const float* residual, std::size_t m, float absmax) {
   float y[kMaxBlock];
   std::uint8_t bin[kMaxBlock];
@@ -69,7 +69,8 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
         std::uint64_t{counts[0][b]} + counts[1][b] + counts[2][b] + counts[3][b];
     sent += count;
     sum += count * static_cast<std::uint64_t>(b);
-    // Whether sum^2 / sent > best_sum^2 / best_sent. The products are at most (2^22)^2 * 2^14.
+    // Tests, without a division, whether sum^2 / sent > best_sum^2 / best_sent. The products are at
+    // most (2^22)^2 * 2^14, so 64 bits hold them.
     if (sum * sum * best_sent > best_sum * best_sum * sent) {
       best_sum = sum;
       best_sent = sent;
@@ -77,7 +78,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
     }
   }
 
-  // From here on s is in units of absmax / 255, and values from `from` on are sent.
+  // From here on s is in units of absmax / 255, and values of at least `from` are sent.
   auto from = static_cast<float>(threshold);
   float s = 0.0f;
   for (int step = 0; step <= kRefinements; ++step) {

@@ -1,17 +1,19 @@
 // threshold: sends every value with |g + z| >= alpha; the rest accumulates in z, the residual.
 //
-// This is the low-bandwidth paper's S(g, Z), except that it compares the magnitude of g + z. If the
-// sum itself were compared, no negative value would ever be sent. Wire format: sparse.hpp. A
-// payload's length depends on the values. It is 4 bytes if no value reaches alpha, and at most n
-// floats and one bit for each.
+// This is S(g, Z) of the paper that the presets `lowband-*` follow, with one change. That paper
+// compares g + z itself with alpha, so it would never send a negative value. Wire format:
+// sparse.hpp. A payload's length depends on the values. It is 4 bytes if no value reaches alpha. At
+// most it is n floats and n bits.
 //
-// The number of values that reach alpha is not known in advance; planning assumes a twentieth.
+// The number of values that reach alpha is not known in advance; planning assumes a twentieth of
+// all values.
 //
 // Error: |v - decoded| < alpha for every value, so norm(v - decoded) < alpha sqrt(n), whatever v
-// is. There is no c < 1 with norm(v - decoded) <= c norm(v), because nothing is sent of a segment
-// of small values; c = 1. But no residual ever reaches alpha, so the mean error over t exchanges of
-// any input is below alpha/t per value, and feedback cannot diverge. With value=bf16 a value that
-// is sent also leaves up to 2^-8 of itself, in bf16's normal range.
+// is. If all values are small, nothing is sent. No c < 1 therefore satisfies norm(v - decoded) <= c
+// norm(v) for all v, and c = 1. But no residual ever reaches alpha, so the mean error over t
+// exchanges of any input is below alpha/t per value, and feedback cannot diverge. With value=bf16,
+// up to 2^-8 of each value that is sent also stays in the residual (for values in bf16's normal
+// range).
 #pragma once
 
 #include <bit>

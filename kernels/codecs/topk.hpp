@@ -6,10 +6,10 @@
 // selected within each segment. A layer with small gradients may wait long if it shares a segment
 // with a layer of large gradients; its values are sent once enough has accumulated in the residual.
 //
-// Contraction: the n - k smallest squares stay, and their sum is at most a fraction 1 - k/n of all
-// squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches this bound.) With
-// value=bf16 a value that is sent leaves at most 2^-8 of itself: c^2 = 1 - ratio + 2^-16 ratio, for
-// values in bf16's normal range.
+// Contraction: the n - k smallest values stay in the residual. The sum of their squares is at most
+// a fraction 1 - k/n of all squares, so c = sqrt(1 - ratio) for any n. (A segment of equal values
+// reaches this bound.) With value=bf16 a value that is sent leaves at most 2^-8 of itself: c^2 = 1
+// - ratio + 2^-16 ratio, for values in bf16's normal range.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ class TopK final : public SparseCodec {
       : SparseCodec(codec_spec), ratio_(codec_spec.number("ratio")) {}
 
   [[nodiscard]] double contraction() const override {
-    // share_of may round a product down by a millionth of a value.
+    // share_of may ignore up to a millionth of a value, so slightly less than `ratio` may be sent.
     const double share = ratio_ < 1.0 ? ratio_ * (1.0 - 1e-6) : 1.0;
     return std::sqrt(1.0 - share + (is_bf16() ? 0x1p-16 * share : 0.0));
   }

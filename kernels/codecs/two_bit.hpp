@@ -6,8 +6,8 @@
 // float. A value is sent if its magnitude is above s / 2.
 //
 // three_levels.hpp describes how the scale is found, and derives error and contraction. (If the
-// scale were the largest magnitude, as in q4, values below half of it would never be sent. That is
-// barely a contraction, and a ring diverges with it.)
+// scale were the largest magnitude, as in q4, values below half of it would never be sent. That
+// would be hardly a contraction, and an exchange over a ring would diverge.)
 #pragma once
 
 #include "kernels/codecs/scaled_blocks.hpp"
@@ -28,7 +28,7 @@ class Format : public ScaledBlocks<2> {
             ? 0.0f
             : three_levels::best_scale(partial, residual, m, std::bit_cast<float>(absmax_bits));
     write_scale(payload, begin, scale);
-    // If the scale is 0, every value is zero.
+    // If the scale is 0, no value may be sent, so the threshold must be positive.
     const float above = scale > 0.0f ? 0.5f * scale : std::bit_cast<float>(kTiny);
     code_layout::encode<2, 0>(
         codes_of(payload, begin, n), partial, residual, m,

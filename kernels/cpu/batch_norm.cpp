@@ -21,7 +21,7 @@ namespace dp::cpu {
 
 namespace {
 
-// gamma is null if the layer has no scale.
+// gamma is null if the layer has no scale. The factor is then 1.
 [[nodiscard]] float gamma_of(const BatchNorm::Parameters& parameters, std::size_t channel) {
   return parameters.gamma == nullptr ? 1.0f : parameters.gamma[channel];
 }
@@ -98,7 +98,8 @@ class CpuBatchNorm final : public BatchNorm {
   }
 
  private:
-  // The source of the ReLU's mask: y if there is an addend, else x, normalised again.
+  // The tensor from which the ReLU's mask is computed: y if there is an addend, else x, which is
+  // normalised again.
   enum class Mask { none, from_x, from_y };
 
   template <class T>
@@ -139,7 +140,8 @@ class CpuBatchNorm final : public BatchNorm {
     });
   }
 
-  // Merges images in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1), and then ranks.
+  // Merges the statistics of the images in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1),
+  // and then those of the ranks.
   void combine_statistics(const Parameters& parameters) {
     const auto per_plane = static_cast<double>(desc_.x.shape.pixels());
     const double count = per_plane * static_cast<double>(images_);
@@ -240,7 +242,8 @@ class CpuBatchNorm final : public BatchNorm {
     }
     combine_sums(parameters, gradients);
     if (desc_.has_addend) {
-      // The first sweep has stored the masked sum of dy and dy2 in d_addend.
+      // The first sweep has stored the masked sum of dy and dy2 in d_addend, so dy and dy2 are not
+      // read again.
       backward_input<T, W, false, Mask::none>(t, t.d_addend);
     } else if (desc_.has_relu) {
       backward_input<T, W, has_two, Mask::from_x>(t, t.dy);
@@ -273,7 +276,7 @@ class CpuBatchNorm final : public BatchNorm {
     });
   }
 
-  // d_beta = sum g, d_gamma = sum g * xhat, and the two coefficients of
+  // Computes d_beta = sum g, d_gamma = sum g * xhat, and the two coefficients of
   //   dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat))
   void combine_sums(const Parameters& parameters, const Gradients& gradients) {
     const double count = static_cast<double>(images_) * static_cast<double>(desc_.x.shape.pixels());
@@ -303,8 +306,8 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  // For dx = factor * g - slope * (x - mean) - offset: offset goes to partial_a_, slope to
-  // partial_b_.
+  // Computes the coefficients of dx = factor * g - slope * (x - mean) - offset. Stores `offset` in
+  // partial_a_ and `slope` in partial_b_.
   void set_coefficients(std::size_t c, const GradientSums& sums, const Parameters& parameters) {
     const auto inverse = static_cast<double>(inverse_deviation_[c]);
     const double factor = static_cast<double>(gamma_of(parameters, c)) * inverse;

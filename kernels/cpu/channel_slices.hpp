@@ -9,8 +9,9 @@
 
 namespace dp::cpu {
 
-// The unit of work of a thread: W neighbouring channels of one image, `pixels` rows that are
-// `stride` elements apart. W is as wide as the channel block allows.
+// The unit of work of a thread: W neighbouring channels of one image. Each of the `pixels` pixels
+// has its W values side by side, `stride` elements after those of the pixel before. W is 16, 8 or
+// 1, depending on the channel block.
 struct Slice {
   std::size_t offset;   // index of the first element in the tensor
   std::size_t channel;  // first channel
@@ -21,7 +22,8 @@ constexpr std::size_t slice_width(std::size_t channel_block) {
   return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
 }
 
-// Calls body with a null pointer of the element type and the slice width as a constant.
+// Calls body with a null pointer of the element type and the slice width W as a compile-time
+// constant.
 template <class Body>
 void with_type_and_width(const TensorDesc& desc, const Body& body) {
   with_type(desc.type, [&](auto* tag) {

@@ -1,5 +1,6 @@
-// If a part has the same channel block as the whole, one image of the part is a contiguous piece of
-// an image of the whole. Otherwise channels are copied one by one.
+// "The whole" is the tensor with the channels of all parts. If it has the same channel block as a
+// part, an image of the part is one contiguous piece of an image of the whole, and is copied at
+// once. If not, channels are copied one by one.
 #include "kernels/concatenate.hpp"
 
 #include <cstring>
@@ -14,7 +15,7 @@ namespace {
 
 enum class Way { into_whole, into_part };
 
-// Copies one image's channels of a part, which begin at channel `first` in the whole.
+// Copies one image of a part. The part's channels begin at channel `first` of `whole`.
 template <Way way, class T>
 void copy_image(const TensorView& part, const TensorView& whole, std::size_t first,
                 std::size_t image) {

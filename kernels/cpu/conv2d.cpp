@@ -95,7 +95,7 @@ class CpuConv2d final : public Conv2d {
       throw_error(ErrorKind::device, "oneDNN cannot compute a {}x{} convolution of {}",
                   desc_.kernel.h, desc_.kernel.w, to_string(desc_.x));
     }
-    // The fixed rule takes the first one: Winograd, except in bf16.
+    // Without measurements the first candidate is used. It must be Winograd, except in bf16.
     if (passes.size() == 2 && desc_.y.type == DataType::bf16) {
       std::swap(names[0], names[1]);
       std::swap(passes[0], passes[1]);
@@ -152,8 +152,8 @@ class CpuConv2d final : public Conv2d {
     return clock_s() - begin;
   }
 
-  // With a single thread, its CPU time is measured, because a host that shares its processors, or
-  // limits them by a quota, may pause the thread.
+  // Measures CPU time instead of wall time if there is a single thread. On a host with shared
+  // processors or a CPU quota the thread may be paused, and CPU time excludes pauses.
   [[nodiscard]] double clock_s() const {
     timespec now{};
     ::clock_gettime(device_.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

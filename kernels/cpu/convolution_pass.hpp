@@ -25,16 +25,16 @@ class ConvolutionPass {
   [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
 };
 
-// oneDNN's direct convolution in the activations' own layout; or, if `is_any`, the implementation
-// that oneDNN prefers, with activations reordered. Returns null if oneDNN has no optimised
-// implementation for this processor. Throws dnnl::error.
+// Makes oneDNN's direct convolution in the activations' own layout. If `is_any`, makes the
+// implementation that oneDNN prefers instead, with activations reordered. Returns null if oneDNN
+// has no optimised implementation for this processor. Throws dnnl::error.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device,
                                                                 const Conv2dDesc& desc,
                                                                 Direction direction, bool is_any);
 
-// Winograd's F(4x4, 3x3) (winograd.cpp). Returns null unless the kernel is 3x3, the stride 1, the
-// padding at most 2, both numbers of channels multiples of 16, both channel blocks multiples of a
-// vector, and the batch not empty.
+// Makes Winograd's F(4x4, 3x3) (winograd.cpp). It needs a 3x3 kernel, stride 1, padding of at most
+// 2, a batch that is not empty, and for input and output a number of channels that is a multiple of
+// 16 and a channel block that is a multiple of a vector. Returns null for other convolutions.
 [[nodiscard]] std::unique_ptr<ConvolutionPass> make_winograd_pass(CpuDevice& device,
                                                                   const Conv2dDesc& desc,
                                                                   Direction direction);

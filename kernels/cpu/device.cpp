@@ -20,7 +20,8 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kLargeBytes = 64u << 20;
 
-// Instruction sets that give different bits, the widest first, with the floats per vector.
+// Instruction sets, the widest first, with the number of floats per vector. Results differ in their
+// last bits from one set to the next.
 struct InstructionSet {
   dnnl::cpu_isa isa;
   std::size_t floats;
@@ -28,9 +29,9 @@ struct InstructionSet {
 };
 
 // The instruction set that oneDNN uses: the processor's, or a smaller one if ONEDNN_MAX_CPU_ISA
-// (DNNL_MAX_CPU_ISA in older versions) is set. Its blocked kernels use 16 floats (AVX-512) or 8
-// (AVX2). Without either, as on all processors other than x86-64, the vector is one float and
-// activations are NHWC.
+// (DNNL_MAX_CPU_ISA in older versions) is set. oneDNN's blocked kernels use vectors of 16 floats
+// (AVX-512) or 8 floats (AVX2). For a processor with neither, which includes all that are not
+// x86-64, the vector is one float and activations are NHWC.
 const InstructionSet& instruction_set() {
 #if defined(__x86_64__)
   static constexpr std::array<InstructionSet, 7> kSets = {{
@@ -110,8 +111,8 @@ std::unique_ptr<Device> make_device(const DeviceOptions& options) {
 CpuDevice::CpuDevice(const DeviceOptions& options)
     : Device(options), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
   DP_ASSERT(options.threads >= 1, "{} threads", options.threads);
-  // oneDNN and our loops use the calling thread's team. Its size is set here, before any primitive
-  // is created, because a primitive keeps the size that it was created with.
+  // oneDNN and our loops use the OpenMP team of the calling thread. Set the team's size before any
+  // primitive is created, because a primitive keeps the size that it was created with.
   omp_set_dynamic(0);
   omp_set_num_threads(options.threads);
 }

@@ -1,5 +1,5 @@
-// A loop over slices of channels (channel_slices.hpp). Backward walks over dx and collects from the
-// windows that contain a pixel, so nothing is written twice.
+// A loop over slices of channels (channel_slices.hpp). Backward walks over dx. For each pixel it
+// adds the contributions of all windows that contain the pixel, so nothing is written twice.
 #include "kernels/max_pool.hpp"
 
 #include <limits>

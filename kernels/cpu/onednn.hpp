@@ -17,7 +17,7 @@ using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 using BackwardDataDesc = dnnl::convolution_backward_data::primitive_desc;
 using BackwardWeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
 
-// All throw dnnl::error if the library has no such implementation.
+// The functions below throw dnnl::error if oneDNN has no implementation for the arguments.
 #if DNNL_VERSION_MAJOR >= 3
 
 inline ForwardDesc describe_forward(const dnnl::engine& engine, const ConvolutionArguments& a,

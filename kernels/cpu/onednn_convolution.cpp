@@ -2,7 +2,8 @@
 // layout that the primitive needs. Activations are kept in the layout that the fast primitives
 // read, so in practice only weights are reordered (0.6-3 ms in a training step of 1 s).
 //
-// All layouts are given explicitly, because oneDNN's own choice reorders activations.
+// All layouts are given explicitly, because layouts of oneDNN's own choice would make it reorder
+// activations.
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,9 @@ memory::data_type dnnl_type(DataType type) {
 Dims dims_of(const Shape& s) { return {dim(s.n), dim(s.c), dim(s.h), dim(s.w)}; }
 
 Tag tag_of(const TensorDesc& desc) {
-  // If there are as many channels as a block holds, the blocked form and NHWC are the same; oneDNN
-  // chooses its blocked kernels only by the blocked name.
+  // If there are exactly as many channels as a block holds, the blocked layout and NHWC are the
+  // same in memory. The blocked name is used, because oneDNN chooses its blocked kernels only by
+  // that name.
   if (desc.channel_block == 16) return Tag::nChw16c;
   if (desc.channel_block == 8) return Tag::nChw8c;
   DP_ASSERT(desc.is_nhwc(), "channel block {} of {} channels", desc.channel_block, desc.shape.c);
@@ -46,8 +48,8 @@ void check(dnnl_status_t status, const char* what) {
   }
 }
 
-// A primitive with its arguments in the form of the C API, so that executing it makes no allocation
-// of our own.
+// A primitive with its arguments. They are stored as the C API takes them, so executing the
+// primitive allocates no memory on our side.
 class Step {
  public:
   Step() = default;
@@ -143,7 +145,8 @@ class OneDnnPass final : public ConvolutionPass {
 
 std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device, const Conv2dDesc& desc,
                                                   Direction direction, bool is_any) {
-  // The first bf16 convolution reads fp32 images, so y determines the type.
+  // In bf16 the network's first convolution reads fp32 images, so the type of y decides, not the
+  // type of x.
   const memory::data_type type = dnnl_type(desc.y.type);
   const Dims x_dims = dims_of(desc.x.shape), y_dims = dims_of(desc.y.shape);
   const Dims w_dims = {y_dims[1], x_dims[1], dim(desc.kernel.h), dim(desc.kernel.w)};
@@ -173,7 +176,8 @@ std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device, const Conv2
   // KRSC in memory, K C R S in oneDNN's logical order.
   const memory::desc w_outside(w_dims, memory::data_type::f32, Tag::ohwi);
 
-  // oneDNN's reference loops are about a hundred times slower than the rest.
+  // oneDNN's reference loops are about a hundred times slower than its other implementations, so
+  // they are refused.
   const auto is_slow = [is_any](const auto& pd) {
     return !is_any && std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
   };

@@ -11,7 +11,8 @@
 namespace dp::cpu {
 
 // Calls body(i) for i in [0, count) on the device's threads. The assignment of i to threads is
-// fixed by `count` and the number of threads; bodies of different i must not touch the same memory.
+// fixed by `count` and the number of threads; calls with different i must not touch the same
+// memory.
 template <class Body>
 void parallel_for(const CpuDevice& device, std::size_t count, const Body& body) {
   const int threads = device.threads();

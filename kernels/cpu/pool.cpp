@@ -1,6 +1,7 @@
-// Average pooling is a loop over slices of channels (channel_slices.hpp). Backward walks over dx
-// and collects from the windows that contain a pixel. Global pooling is a loop over planes (one
-// image, one channel block); the channels of a block are the innermost loop, which vectorises.
+// Average pooling is a loop over slices of channels (channel_slices.hpp). Backward walks over dx.
+// For each pixel it adds the contributions of all windows that contain the pixel. Global pooling is
+// a loop over planes (one image, one channel block); the channels of a block are the innermost
+// loop, which vectorises.
 #include "kernels/pool.hpp"
 
 #include <algorithm>

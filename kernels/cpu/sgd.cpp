@@ -34,7 +34,8 @@ void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const 
 }
 
 void sum_of_squares(CpuDevice& device, std::span<const float> values, double* result) {
-  // A fixed number of parts with eight lanes each, added in order.
+  // The array is cut into a fixed number of parts with eight lanes each, and all sums are added in
+  // order. The bits therefore do not depend on the number of threads.
   std::array<double, 256> sums{};
   const std::size_t length = (values.size() + sums.size() - 1) / sums.size();
   parallel_for(device, sums.size(), [&](std::size_t part) {

@@ -1,6 +1,6 @@
-// The CPU twins of the operations in kernels/, in namespace dp::cpu. Convolution runs on oneDNN and
-// on our own Winograd loops (winograd.cpp), linear layers and Muon's products on Eigen; all other
-// operations are loops of our own over OpenMP threads.
+// The CPU implementations ("twins") of the operations in kernels/, in namespace dp::cpu.
+// Convolution runs on oneDNN and on our own Winograd loops (winograd.cpp), linear layers and Muon's
+// products on Eigen; all other operations are loops of our own over OpenMP threads.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Short vectors of floats, with bf16 loads and stores, on g++'s vector extensions. Loops over
 // channel slices are thus vector code by construction and do not depend on the optimiser.
 //
-// A Vector<W> is made of parts of 8 floats, one AVX2 register each (on a target without wider
-// registers, g++ would take a wider vector apart element by element). Vector<1> is a single float,
-// for odd channel counts.
+// A Vector<W> is made of parts of 8 floats, one AVX2 register each (if a vector is wider than the
+// registers of the target, g++ takes it apart element by element). Vector<1> is a single float, for
+// odd channel counts.
 #pragma once
 
 #include <array>

@@ -10,9 +10,9 @@
 //   forward, input   If there are many tiles, each thread takes blocks of tiles that fit into its
 //                    cache. If there are few (small images), each thread takes groups of output
 //                    channels, so that their weights stay in its cache.
-//   weights          Threads transform a block of tiles together, and then divide the points of
-//                    its product among themselves. Sums over all blocks are transformed back at
-//                    the end.
+//   weights          All threads transform one block of tiles together. They then share out its 36
+//                    matrix products, one per point. The products of all blocks are summed, and the
+//                    sums are transformed back at the end.
 //
 // The order of each sum is fixed, so results do not depend on the number of threads.
 #include <algorithm>
@@ -33,7 +33,8 @@ namespace {
 // block has at least 24 tiles, twice the 12 rows of the AVX-512 product, so that weights are not
 // read too often.
 constexpr std::size_t kBlockBytes = 768u << 10, kLeastTiles = 24, kMostTiles = 36;
-// Tiles per block for the gradient of weights. Its sums are read and written once per block.
+// Tiles per block for the gradient of weights. The sums are read and written once per block, so
+// large blocks save memory traffic.
 constexpr std::size_t kGradientTiles = 128;
 // Tiles are "few" if their points fit into this many bytes and there are fewer tiles than output
 // channels.

@@ -58,7 +58,7 @@ DP_INLINE void store(bf16* to, Floats value) {
 // b, -b and infinity. a = 3/4, b = 3/2 and their squares are exact in fp32, and the error is half
 // of the error with a = 1, b = 2 (winograd_test.cpp derives a bound).
 constexpr float a1 = 0.75f, a2 = a1 * a1, a3 = a2 * a1, b1 = 1.5f, b2 = b1 * b1, b3 = b2 * b1;
-// 1 / product of a point's distances from the other points.
+// 1 / the product of the differences between a point and each other finite point.
 constexpr float n0 = 1 / (a2 * b2), na = 1 / (2 * a2 * (a2 - b2)), nb = 1 / (2 * b2 * (b2 - a2));
 
 // B^T: transforms six values of an image, kFrom vectors apart, to six points, kTo apart.
@@ -362,12 +362,13 @@ void weight_gradient(const float* sums, std::size_t point_stride, std::size_t in
 
 // Products.
 
-// Sums of products in registers: kRows rows times kVectors vectors.
+// Sums of products, kept in registers: kRows rows of kVectors vectors each.
 template <std::size_t kRows, std::size_t kVectors>
 struct Sums {
   Floats of[kRows][kVectors] = {};
 
-  // Row r += left[r * kLeftRow] times the vectors, which are `apart` floats from each other.
+  // Adds to each row r the vectors at `right`, multiplied by left[r * kLeftRow]. The vectors are
+  // `apart` floats from each other.
   template <std::size_t kLeftRow>
   DP_INLINE void add(const float* left, const float* right, std::size_t apart) {
     Floats vectors[kVectors];
@@ -396,7 +397,7 @@ void multiply_rows(const float* left, std::size_t left_block, const float* right
     }
   }
 }
-// Calls multiply_rows for `rows` <= kRows rows.
+// Calls multiply_rows for `rows` rows; `rows` is at most kRows.
 template <std::size_t kRows, std::size_t kVectors>
 DP_INLINE void multiply_some(std::size_t rows, const float* left, std::size_t left_block,
                              const float* right, std::size_t depth, float* out,

@@ -21,8 +21,8 @@ struct Images {
   std::size_t channels, block, height, width;
 };
 
-// rows, columns: tiles per image. top, left: the padding; the input of the tile at output (h, w)
-// begins at (h - top, w - left).
+// rows, columns: the tiles of an image from top to bottom and from left to right. top, left: the
+// padding; the input of the tile at output (h, w) begins at (h - top, w - left).
 struct Tiles {
   std::size_t rows, columns;
   std::ptrdiff_t top, left;
@@ -56,8 +56,8 @@ struct Loops {
   // weights.
   void (*gradient_tiles)(const Images& dy, const Tiles& tiles, const Range& range,
                          const Points& to);
-  // Transforms points back to 4 x 4 values. Writes `channels` channels of y from `first` on; in
-  // `from` these are the first channels.
+  // Transforms points back to 4 x 4 values. Writes `channels` channels of y, beginning at channel
+  // `first`. `from` holds these channels as its channels 0, 1, ...
   void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y,
                        std::size_t first, std::size_t channels);
 

@@ -10,7 +10,7 @@ namespace dp::cuda {
 
 namespace {
 
-// The numbers of an AdamStep that a thread needs, and the clipping factor.
+// The values of an AdamStep that a thread needs, and the clipping factor.
 struct Numbers {
   float scale, keep, decay, one_minus_beta1, beta2, one_minus_beta2, size, square_root_end, epsilon;
 };

@@ -8,7 +8,7 @@ namespace dp::cuda {
 
 namespace {
 
-// reflected_index() for unsigned indices: negative ones arrive as very large numbers.
+// reflected_index() for unsigned indices: negative indices arrive as very large numbers.
 __device__ unsigned reflected(unsigned at, unsigned size) {
   const unsigned from_start = min(at, 0 - at);
   return from_start < size ? from_start : 2 * (size - 1) - from_start;

@@ -6,16 +6,17 @@
 //             with one: x, y, dy [, dy2] -> d_addend | x, d_addend -> dx                   7 (8)
 //
 // The number in parentheses includes the tensors in brackets. The time of a pass is that number x
-// elements x bytes of the type / memory bandwidth, less the part still in the L2 cache. The first
-// sweep of each pass therefore starts at the end of the tensor, which was written last. The second
-// sweep starts at the beginning, which the first sweep has read last.
+// elements x bytes of the type / memory bandwidth. Data that is still in the L2 cache takes less
+// time. The first sweep of each pass therefore starts at the end of the tensor, because the end was
+// written last. The second sweep starts at the beginning, because the first sweep has read the
+// beginning last.
 //
 // Sums over the rows have three levels: a thread adds a few values in fp32, a block adds its
 // threads' sums by a tree, and a second kernel adds the blocks' sums in double. The order is fixed,
 // so the bits are the same every time.
 //
-// With statistics over all ranks, that second kernel writes this rank's part into host memory, a
-// host function gathers all ranks' parts, and a third kernel merges them. The device idles
+// With statistics over all ranks, that second kernel writes this rank's sums into host memory. A
+// host function gathers the sums of all ranks, and a third kernel merges them. The device idles
 // meanwhile. In a recording the host function is a node of the graph.
 #include "kernels/batch_norm.hpp"
 
@@ -38,12 +39,12 @@ namespace {
 
 using namespace batch_norm;
 
-// Kernels that sum run in one wave of blocks, because every block leaves partial sums, and give
-// each thread at least kLeastRows rows. Kernels that only write run in kWaves waves, which balances
-// the load.
+// Kernels that sum run in one wave of blocks, because every block leaves partial sums. Each of
+// their threads has at least kLeastRows rows. Kernels that only write run in kWaves waves of
+// blocks, which balances the load.
 constexpr unsigned kLeastRows = 8, kWaves = 4;
 
-// gamma is null if the layer has no scale.
+// gamma is null if the layer has no scale. The factor is then 1.
 DP_HD inline float gamma_of(const float* gamma, std::size_t channel) {
   return gamma == nullptr ? 1.0f : gamma[channel];
 }
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The two coefficients of dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
+// Computes the two coefficients of dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
 __device__ inline void set_coefficients(Channels channels, std::size_t c, double count, double sum,
                                         double product, const float* gamma) {
   const double inverse = static_cast<double>(channels.inverse_deviation()[c]);
@@ -128,7 +129,7 @@ __device__ inline void set_coefficients(Channels channels, std::size_t c, double
   channels.slope()[c] = static_cast<float>(factor * product * inverse * inverse / count);
 }
 
-// d_beta = sum g, d_gamma = sum g * xhat. Writes the sums to `message` if there is one.
+// Computes d_beta = sum g and d_gamma = sum g * xhat. Writes the sums to `message` if there is one.
 __global__ void __launch_bounds__(kThreads)
     finish_gradients_kernel(const float* partials, unsigned bands, Channels channels,
                             std::size_t rows, const float* gamma, float* d_gamma, float* d_beta,
@@ -180,8 +181,8 @@ class CudaBatchNorm final : public BatchNorm {
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
     require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
     if (rows_ == 0 || channels_.count == 0) return;
-    // The variant that reads single elements has the most bands, and so needs the most scratch
-    // memory.
+    // Reserve enough for the variant that reads single elements. It has the most bands of rows, so
+    // it needs the most scratch memory.
     const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
     if (desc.gather == nullptr) return;
@@ -271,7 +272,7 @@ class CudaBatchNorm final : public BatchNorm {
   [[nodiscard]] float* message() const { return reinterpret_cast<float*>(messages_.get()); }
 
   // Enqueues function(data), which a thread of CUDA will call. The function must not call CUDA. It
-  // may wait for other threads; other streams' operations continue.
+  // may wait for other threads; the operations of other streams continue meanwhile.
   void call_host(cudaHostFn_t function, void* data) const {
     DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
   }

@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kThreads, has_addend ? 3 : kForwardBlocks)
 
 // ---- backward -----------------------------------------------------------------------------------
 
-// The source of the ReLU's mask: y if there is an addend, else x, normalised again.
+// The tensor from which the ReLU's mask is computed: y if there is an addend, else x, which is
+// normalised again.
 enum class Mask { none, from_x, from_y };
 
 // The tensors that backward reads and writes; dy2 may be null.
@@ -122,8 +123,9 @@ struct Tensors {
   T *dx, *d_addend;
 };
 
-// The gradient before the ReLU (with its mask applied) from packs of x, y, dy and dy2. The sign of
-// x * scale + shift equals the sign in forward, because both use the same fused multiply-add.
+// The gradient before the ReLU, which is dy + dy2 with the ReLU's mask applied. A mask computed
+// from x is the same as in forward, because both passes compute x * scale + shift with the same
+// fused multiply-add.
 template <class T, int N, Mask mask, bool has_two>
 __device__ float gradient_of(const Pack<T, N>& x, const Pack<T, N>& y, const Pack<T, N>& dy,
                              const Pack<T, N>& dy2, const Floats<N>& scale, const Floats<N>& shift,

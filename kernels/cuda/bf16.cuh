@@ -1,5 +1,6 @@
 // bfloat16 in kernels: conversions, and packs of neighbouring elements that are read and written in
-// one access. Rounds to nearest, ties to even, like the CPU twins; a NaN becomes the NaN 0x7FFF.
+// one access. A conversion to bf16 rounds to nearest, ties to even, as on the CPU. A NaN becomes
+// the NaN 0x7FFF.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -83,7 +84,7 @@ DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
   using Word = typename WordOf<sizeof(Pack<T, N>)>::Type;
   const Word word = std::bit_cast<Word>(pack);
   if constexpr (sizeof word == 16) {
-    // nvcc sometimes splits a plain store.
+    // nvcc sometimes splits a plain store into several instructions, so this is assembly.
     asm("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x), "r"(word.y), "r"(word.z),
         "r"(word.w)
         : "memory");
@@ -95,7 +96,7 @@ DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
 #endif
 }
 
-// The same packs as floats.
+// A pack of N elements, as floats.
 template <int N>
 struct Floats {
   float values[N];

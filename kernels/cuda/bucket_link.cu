@@ -1,6 +1,6 @@
 // The GPU's link: two urgent streams, one for each direction of the bus, connected to the device's
-// stream by events. A mark is a kernel of one thread, which writes the number of the training step
-// into the bucket's word in host memory.
+// stream by events. A mark is a kernel with one thread. The kernel writes the number of the
+// training step into the bucket's word in host memory.
 #include "kernels/bucket_link.hpp"
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace {
 //
 // The host may then read the results of earlier work. Earlier copies to the host in this queue have
 // arrived in host memory before the kernel starts. Data written by earlier kernels is in device
-// memory when they end, visible to later operations of all queues. The fence orders the mark after
-// both.
+// memory when the kernels end, and visible to later operations of all queues. The fence orders the
+// mark after these copies and writes.
 __global__ void mark_kernel(const volatile std::uint64_t* step, volatile std::uint64_t* mark) {
   __threadfence_system();
   *mark = *step;
@@ -46,13 +46,13 @@ class CudaBucketLink final : public BucketLink {
     static_cast<void>(cudaStreamSynchronize(device_.stream()));
   }
 
-  // Storing is safe: the previous training step has ended on the device, because the exchanging
-  // thread has seen all its buckets final.
+  // The host may change the step word now, because the GPU no longer reads it for the previous
+  // training step: the exchanging thread has seen every bucket of that step final.
   void begin_step(std::uint64_t step) override { store(step_word(), step + 1); }
 
   void bucket_final(std::size_t bucket) override {
-    // In a recording this makes the copy queue a branch, which end_backward joins: backward
-    // continues while the copy and the mark, a trip over the bus, are in progress. One event is
+    // During a recording this makes the copy queue a branch of the graph, and end_backward() joins
+    // it. Backward thus continues while the copy and the mark travel over the bus. One event is
     // enough for all buckets, because a wait refers to the latest record at the time of enqueueing.
     DP_CHECK_CUDA(cudaEventRecord(final_.get(), device_.stream()));
     DP_CHECK_CUDA(cudaStreamWaitEvent(down_.get(), final_.get(), 0));
@@ -67,8 +67,8 @@ class CudaBucketLink final : public BucketLink {
   }
 
   void end_backward() override {
-    // Without a bucket since the last call there is nothing to join. In a recording, waiting for a
-    // queue that takes no part in it would be an error.
+    // If no bucket has become final since the last call, there is nothing to join. A recording must
+    // not wait for a queue that takes no part in the recording.
     if (!has_branch_) return;
     has_branch_ = false;
     DP_CHECK_CUDA(cudaEventRecord(down_end_.get(), down_.get()));

@@ -72,8 +72,8 @@ class CudaChannelBias final : public ChannelBias {
       : device_(device), desc_(y), rows_(y.shape.n * y.shape.pixels()) {
     require(y.is_nhwc(), "the bias of a channel block on a GPU");
     if (rows_ == 0 || y.shape.c == 0) return;
-    // The variant that reads single elements has the most bands, and so needs the most scratch
-    // memory.
+    // Reserve enough for the variant that reads single elements. It has the most bands of rows, so
+    // it needs the most scratch memory.
     device.reserve_scratch(grid(1, Walk::side_by_side).bands * 2 * y.shape.c * sizeof(float));
   }
 

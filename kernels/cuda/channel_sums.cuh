@@ -92,7 +92,7 @@ __device__ inline Sums add_partials(const float* partials, unsigned bands, std::
   return {shared[0][threadIdx.x], shared[1][threadIdx.x]};
 }
 
-// The channel that this thread finishes; `channels` if it has none.
+// The channel that this thread finishes; `channels` if there is none.
 __device__ inline std::size_t channel_to_finish(std::size_t channels) {
   const std::size_t channel = static_cast<std::size_t>(blockIdx.x) * kBlockChannels + threadIdx.x;
   return threadIdx.x < kBlockChannels && channel < channels ? channel : channels;

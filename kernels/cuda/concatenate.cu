@@ -1,5 +1,5 @@
-// One kernel per part: a walk over its rows (pixels) with a pack of neighbouring channels per
-// thread (rows.cuh), copied to or from its place in the whole.
+// One kernel per part walks over the rows (pixels) of the part. Each thread copies a pack of
+// neighbouring channels (rows.cuh) to or from the tensor with the channels of all parts, the whole.
 #include "kernels/concatenate.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -10,8 +10,8 @@ namespace dp::cuda {
 
 namespace {
 
-// Copies rows of `packs` packs. They are `from_packs` packs apart in the source and `to_packs`
-// packs apart in the destination.
+// Copies rows of `packs` packs each. Rows begin `from_packs` packs apart in the source and
+// `to_packs` packs apart in the destination.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(RowGrid grid, unsigned from_packs, unsigned to_packs, const T* from, T* to) {
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Calls body(part, first) for each part with data; `first` is its first channel in the whole.
+// Calls body(part, first) for each part with data. The channels of the part begin at channel
+// `first` of the whole.
 template <class Body>
 void for_each_part(std::span<const TensorView> parts, const TensorView& whole, const Body& body) {
   const Shape& all = whole.desc.shape;
@@ -52,7 +53,8 @@ void copy_part(CudaDevice& device, Way way, const TensorView& part, const Tensor
                std::size_t first) {
   const Shape& s = part.desc.shape;
   const std::size_t all = whole.desc.shape.c;
-  // All three numbers are multiples of the pack exactly if their bitwise OR is.
+  // A pack has a power of two elements, so all three numbers are multiples of it exactly if their
+  // bitwise OR is.
   with_type_and_pack(
       part.desc.type, s.c | first | all, are_aligned(part.data, whole.data),
       [&](auto* tag, auto n) {

@@ -1,6 +1,6 @@
-// Convolution on cuDNN. Each direction is a pass (conv_pass.hpp) with one of cuDNN's plans: the one
-// chosen by measurement or, without measuring, the first one (cudnn_plan.hpp). A large batch runs
-// in equal parts, one after the other.
+// Convolution on cuDNN. Each direction is a pass (conv_pass.hpp) with one of cuDNN's plans.
+// Measurements choose the plan; without measurements it is the first plan (cudnn_plan.hpp). A large
+// batch runs in equal parts, one after the other.
 #include "kernels/conv2d.hpp"
 
 #include <limits>
@@ -25,9 +25,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // ---- choosing -----------------------------------------------------------------------------------
 
-// The candidate plans of one direction, built on demand. The first one is known to work. All ways
-// after it are listed by name, even if they are not measured, so that a choice made for another
-// batch size is found.
+// The candidate plans of one direction, built on demand. The first candidate is known to work. All
+// configurations after it are listed by name, even those that are not measured, because the choice
+// made for another batch size may be any of them.
 class Candidates {
  public:
   Candidates(CudaDevice& device, const ConvProblem& problem)
@@ -70,7 +70,7 @@ class Candidates {
   std::vector<Candidate> candidates_;
 };
 
-// Runs plans of a pass on its own memory and measures them.
+// Runs plans of a pass on separate memory and measures their time.
 class Trial {
  public:
   Trial(CudaDevice& device, const Conv2dDesc& desc, ConvPass& pass)
@@ -80,8 +80,8 @@ class Trial {
     w_bytes_ = aligned(desc.weight_elements() * sizeof(float));
   }
 
-  // kNever if this plan does not run: it gets no memory, or cuDNN refuses it after all. Throws if
-  // the error makes the device unusable, or if it is a bug of ours.
+  // Returns kNever if there is too little memory for the plan, or if cuDNN refuses it after all.
+  // Throws if the error makes the device unusable or is a bug of ours.
   double seconds(const CudnnPlan* plan) {
     if (plan == nullptr) return kNever;
     try {
@@ -127,8 +127,8 @@ class Trial {
     }
   }
 
-  // Throws if a kernel has failed, because all calls then fail until the process ends. Waits first:
-  // a plan that failed may have enqueued work nevertheless.
+  // Throws if a kernel has failed, because all calls then fail until the process ends. Waits first,
+  // because a plan may have enqueued work before it failed.
   void check_device(const CudnnPlan& plan) const {
     const DeviceWaits::Wait wait(device_.waits(), "the measurement of a convolution");
     const cudaError_t code = cudaStreamSynchronize(device_.stream());
@@ -207,7 +207,8 @@ class CudaConv2d final : public Conv2d {
           return seconds;
         });
     chosen.plan = candidates.plan(best);
-    // A table from another machine may name a plan that is refused here.
+    // A table of choices from another machine may name a plan that cuDNN refuses here. The first
+    // plan is known to work.
     if (!chosen.plan) chosen.plan = candidates.plan(0);
     device_.reserve_scratch(pass.form().scratch_bytes + chosen.plan->workspace_bytes());
   }

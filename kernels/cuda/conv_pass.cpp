@@ -1,7 +1,7 @@
 // form_of() plans one direction. It divides the batch into parts, so that no tensor is larger than
 // cuDNN allows, and decides which operands are copied to which place in scratch memory.
-// ConvPass::run iterates over the parts: it copies the inputs that need it, runs the plan, and
-// copies the output. Weight gradients of parts are summed in fp32.
+// ConvPass::run iterates over the parts: it copies the inputs that the plan needs in another form,
+// runs the plan, and copies the output back. Weight gradients of parts are summed in fp32.
 #include "kernels/cuda/conv_pass.hpp"
 
 #include <algorithm>
@@ -27,9 +27,9 @@ bool is_aligned(const void* pointer) {
 struct PartLimits {
   // Many of cuDNN's engines count in 32 bits.
   static constexpr std::size_t kHard = (std::size_t{1} << 31) - 1;
-  // fp32 engines copy x and y into their workspace (H200, A100). With this limit the copies take
-  // half a GiB; for larger parts the fast engines would exceed ConvPlanner's limit. A part of this
-  // size still fills a GPU.
+  // fp32 engines copy x and y into their workspace (H200, A100). For parts of this size the copies
+  // take half a GiB. For larger parts the fast engines would need more workspace than ConvPlanner
+  // allows. A part of this size still keeps the whole GPU busy.
   static constexpr std::size_t kFp32 = std::size_t{1} << 26;
 };
 
@@ -43,8 +43,8 @@ std::size_t count_parts_for(const Conv2dDesc& desc, std::size_t elements) {
   const std::size_t n = desc.x.shape.n;
   if (desc.y.type == DataType::f32) {
     const std::size_t parts = count_parts(n, elements, PartLimits::kFp32);
-    // If there are more parts than this, the batch has no suitable divisor, and the parts would be
-    // too small.
+    // More parts than this mean that the batch has no suitable divisor. The parts would be too
+    // small, so the larger limit applies.
     if (parts <= 4 * (elements / PartLimits::kFp32 + 1)) return parts;
   }
   return count_parts(n, elements, PartLimits::kHard);
@@ -78,7 +78,7 @@ ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allow
   f.x = {{x.n * x.pixels(), desc.x.shape.c, desc.x.type}, {x.n * x.pixels(), x.c, type}};
   f.y = {{y.n * y.pixels(), desc.y.shape.c, desc.y.type}, {y.n * y.pixels(), y.c, type}};
   f.w = {{desc.y.shape.c * taps, desc.x.shape.c, DataType::f32}, {y.c * taps, x.c, type}};
-  // Parts after the first one may begin at any address.
+  // Parts after the first one may begin at an address without the alignment that cuDNN requires.
   for (ConvOperand* operand : {&f.x, &f.y}) {
     if (f.parts > 1 && operand->outside.bytes() % kAlignment != 0) operand->is_copied = true;
   }

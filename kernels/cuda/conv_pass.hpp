@@ -5,8 +5,8 @@
 //     channels) and layers of odd widths are copied into scratch memory
 //   - weights are fp32; forward rounds them into the convolution's own memory, and backward_data
 //     reads them there
-//   - weight gradients are computed in bf16, rounded once from sums in fp32 (cuDNN has no engine
-//     that writes fp32 from bf16), and copied to fp32
+//   - weight gradients are summed in fp32, rounded once to bf16 (no engine of cuDNN reads bf16 and
+//     writes fp32), and copied to fp32
 #pragma once
 
 #include <cstddef>
@@ -41,12 +41,12 @@ struct ConvPassForm {
   std::size_t scratch_bytes = 0;  // without the plan's workspace
 };
 
-// Plans the form of a direction. `most_elements`: the largest tensor of one part, in elements; 0:
-// the limit of cuDNN.
+// Plans the form of a direction. No tensor of a part may have more than `most_elements` elements. 0
+// stands for the limit of cuDNN.
 [[nodiscard]] ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc,
                                    bool allows_tf32, std::size_t most_elements);
 
-// The pointers of a call, as the operation's caller knows them.
+// The pointers that the caller of the operation passes.
 struct ConvPassData {
   void* x;
   void* w;

@@ -47,7 +47,7 @@ class Descriptor {
   }
 
   void finalize() { DP_CHECK_CUDNN(try_finalize()); }
-  // For descriptors that cuDNN may legitimately refuse.
+  // Returns the status instead of throwing, for descriptors that cuDNN may legitimately refuse.
   [[nodiscard]] cudnnStatus_t try_finalize() { return cudnn_api().finalize(descriptor_); }
 
   template <class T>
@@ -68,7 +68,8 @@ class Descriptor {
     if (static_cast<std::size_t>(count) < most) values.resize(static_cast<std::size_t>(count));
     return values;
   }
-  // The same for descriptors: cuDNN fills in descriptors that the caller has created.
+  // Like get_list(), for an attribute that is a list of descriptors. cuDNN fills in existing
+  // descriptors, so they are created first.
   [[nodiscard]] std::vector<Descriptor> get_descriptors(cudnnBackendAttributeName_t name,
                                                         cudnnBackendDescriptorType_t type,
                                                         std::size_t most) const {

@@ -1,8 +1,8 @@
 // Planning with cuDNN's backend API. A convolution is described as an operation graph, and the
-// heuristics are queried for engine configurations (mode A, then the fallbacks). Configurations
-// whose notes promise the same bits every time and enough precision become the ways of ConvPlanner,
-// in cuDNN's order, without duplicates. build() turns one of them into a plan. A configuration that
-// cuDNN refuses, or that needs too much workspace, gives no plan; the reason is kept.
+// heuristics are queried for engine configurations (mode A, then the fallbacks). A configuration
+// becomes a "way" of ConvPlanner if its numerical notes promise the same bits every time and enough
+// precision. The ways keep cuDNN's order, without duplicates. build() turns a way into a plan. If
+// cuDNN refuses, or the plan needs too much workspace, build() keeps the reason.
 #include "kernels/cuda/cudnn_plan.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace dp::cuda {
 
 namespace {
 
-// The ids of the tensors, which connect the operation graph with the pointers of a run.
+// Ids of the tensors. They connect each tensor of the operation graph with its pointer in a run.
 constexpr std::int64_t kX = 1, kW = 2, kY = 3;
 
 // The heuristics have never named more configurations than this.
@@ -133,7 +133,8 @@ bool is_acceptable(const std::vector<cudnnBackendNumericalNote_t>& notes, const 
   if (has(notes, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)) return false;
   const bool is_fp32 = p.x_type == DataType::f32 && p.w_type == DataType::f32;
   if (!is_fp32) return !has(notes, CUDNN_NUMERICAL_NOTE_WINOGRAD);
-  // Tensor cores read fp32 operands as TF32.
+  // Tensor cores read fp32 operands as TF32, so fp32 needs engines without them unless TF32 is
+  // allowed.
   return p.allows_tf32 || (!has(notes, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) &&
                            !has(notes, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
 }
@@ -249,8 +250,8 @@ void ConvPlanner::ask(cudnnBackendHeurMode_t mode) {
   }
 }
 
-// For bf16, in which engines with tensor cores are several times faster: moves them to the front,
-// because without measurements the first way is used.
+// Moves ways (engine configurations) with tensor cores to the front, because without measurements
+// the first way is used. Called for bf16, because tensor cores are then several times faster.
 void ConvPlanner::prefer_tensor_cores() {
   std::stable_partition(ways_.begin(), ways_.end(),
                         [](const Way& way) { return way.has_tensor_cores; });

@@ -76,7 +76,7 @@ class CudnnPlan {
 
  private:
   std::string name_;
-  // Parts that the plan needs as long as it lives (shared by the plans of one planner).
+  // The plan needs these objects as long as it lives. The plans of one planner share them.
   std::shared_ptr<const ConvGraph> graph_;
   std::shared_ptr<const Descriptor> configuration_;
   Descriptor plan_;

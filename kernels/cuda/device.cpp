@@ -1,6 +1,7 @@
-// A GPU as a device. Parts: the reason why there is no usable GPU (driver, libraries, visibility),
-// recordings as CUDA graphs, time marks as events, finding and making devices, and memory.
-// Everything is enqueued on one stream; upload, download and synchronize wait for it.
+// A GPU as a device. This file finds and makes devices, says why there is no usable GPU (driver,
+// libraries, visibility), and allocates memory. It implements recordings as CUDA graphs and time
+// marks as events. Everything is enqueued on one stream. upload(), download() and synchronize()
+// wait for this stream.
 #include "kernels/cuda/device.hpp"
 
 #include <algorithm>
@@ -129,14 +130,14 @@ class EventMarks final : public TimeMarks {
   }
   void mark(std::size_t i) override {
     const cudaStream_t stream = device_.stream();
-    // In a capture a plain record would only order work; an external one takes the time at every
-    // launch.
+    // While a graph is captured, a plain record would only order work. An external record takes the
+    // time at every launch of the graph.
     const unsigned flags = is_capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
-    // Wait, because the host may learn through a BucketLink that work has ended slightly before the
-    // event is complete.
+    // Wait until the event is complete. The caller may know through a BucketLink that the work has
+    // ended, but the event can complete slightly later.
     device_.wait_for(events_.at(to).get(), "a step's operations");
     float milliseconds = 0;
     DP_CHECK_CUDA(
@@ -220,8 +221,8 @@ void CudaDevice::wait_for(cudaEvent_t event, const char* what) const {
   DP_CHECK_CUDA(cudaEventSynchronize(event));
 }
 
-// After a fault every call, including this query of an idle stream, returns the fault's error until
-// the process ends.
+// After a fault every call returns the fault's error until the process ends, so it is enough to
+// query an idle stream.
 void CudaDevice::check() const {
   const cudaError_t code = cudaStreamQuery(idle_.get());
   if (code == cudaSuccess || code == cudaErrorNotReady) return;
@@ -262,7 +263,7 @@ std::byte* CudaDevice::scratch() {
   return scratch_.get();
 }
 
-// Releasing memory waits for all running work.
+// Releasing memory waits for all running work, so the wait is registered.
 Device::Memory CudaDevice::owner_of(void* memory, cudaError_t (*release)(void*)) const {
   return {static_cast<std::byte*>(memory), [waits = shared_waits(), release](std::byte* p) {
             const DeviceWaits::Wait wait(*waits, "the release of memory");
@@ -316,7 +317,7 @@ std::size_t CudaDevice::free_bytes() const {
 
 void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_t bytes) {
   if (bytes == 0) return;
-  // For memory that is not pinned, the copy call itself may block.
+  // If the host memory is not pinned, the copy call itself may block.
   const DeviceWaits::Wait wait(waits(), "a copy to the GPU");
   DP_CHECK_CUDA(
       cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice, stream_.get()));

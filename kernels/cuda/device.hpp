@@ -43,8 +43,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
-  // Waits for all work enqueued on the stream, or before the event. The wait is visible in waits();
-  // `what` names the work (DeviceWaits::Wait).
+  // Waits for all work enqueued on the stream, or for all work enqueued before the event. The wait
+  // is visible in waits(); `what` names the work (DeviceWaits::Wait).
   void wait_for(cudaStream_t stream, const char* what,
                 DeviceWaits::Kind kind = DeviceWaits::Kind::step) const;
   void wait_for(cudaEvent_t event, const char* what) const;

@@ -13,13 +13,13 @@ namespace dp::cuda {
 
 namespace {
 
-// The number of packs that a thread has in flight. Operations with much arithmetic have fewer,
-// because they leave fewer registers.
+// The number of packs that a thread has in flight: fewer for operations with much arithmetic, which
+// leaves fewer registers for packs.
 template <class Op>
 inline constexpr int kUnroll = 4;
 
-// Every thread takes packs that are a grid apart. The first threads also take the elements after
-// the last whole pack.
+// The threads of the whole grid take neighbouring packs, and then move on by the size of the grid.
+// The first threads also take the elements after the last whole pack.
 template <int kAtOnce, class Body>
 __device__ void for_packs(std::size_t count, int width, const Body& body) {
   const std::size_t packs = count / static_cast<std::size_t>(width), stride = item_stride();
@@ -81,7 +81,7 @@ struct Add {
   DP_HD float operator()(float a, float b) const { return a + b; }
 };
 
-// b may have no data.
+// b has no data if the operation reads only one tensor.
 template <class Op>
 void map(CudaDevice& device, const TensorView& a, const TensorView& b, const TensorView& y, Op op) {
   const std::size_t count = y.desc.shape.elements();

@@ -29,7 +29,7 @@ std::vector<std::string> folders_like(const std::string& pattern) {
   return found;
 }
 
-// A place where a library may be; an empty folder means the loader's own search.
+// The folders where a library may be. An empty name stands for the loader's own search.
 struct Places {
   std::vector<std::string> folders;
   bool has_prefix = false;
@@ -120,10 +120,10 @@ struct Opened {
       return std::vector<std::string>{fmt::format("{}.so.{}", stem, major),
                                       fmt::format("{}.so.{}", stem, major == 13 ? 12 : 13)};
     };
-    // cuBLAS needs libcublasLt, which its run path does not find in every layout. cuDNN's engines
-    // that are compiled while planning need NVRTC. Both are opened here, because a library that is
-    // already open is found by its name. If either is missing, the error below or cuDNN's choice of
-    // engines shows it.
+    // cuBLAS loads libcublasLt, but its run path does not lead to libcublasLt in every
+    // installation. cuDNN loads NVRTC for engines that it compiles while planning. Open both here,
+    // because the loader finds a library that is already open by its name. If libcublasLt is
+    // missing, opening cuBLAS fails below. If NVRTC is missing, cuDNN chooses other engines.
     std::string ignored;
     const void* unused = open_any(places, versioned("libcublasLt"), "cuBLAS", ignored);
     unused = open_any(places, versioned("libnvrtc"), "NVRTC", ignored);

@@ -47,8 +47,8 @@ struct CublasApi {
   decltype(&::cublasSgemm_v2) sgemm;
 };
 
-// The tables. Throw Error(device) with why_missing() if a library is missing. The first call, from
-// any thread, opens the libraries; they stay open.
+// Return the tables. Both throw Error(device) with why_missing() if a library is missing. The first
+// call, from any thread, opens the libraries; they stay open.
 [[nodiscard]] const CudnnApi& cudnn_api();
 [[nodiscard]] const CublasApi& cublas_api();
 

@@ -40,7 +40,7 @@ Libraries::Libraries(CudaDevice& device) {
     DP_CHECK_CUDNN(cudnn.create(&cudnn_));
     DP_CHECK_CUDNN(cudnn.set_stream(cudnn_, device.stream()));
     DP_CHECK_CUBLAS(cublas.create(&cublas_));
-    // In this order, because setting the stream resets the workspace.
+    // Set the stream first, because setting the stream resets the workspace.
     DP_CHECK_CUBLAS(cublas.set_stream(cublas_, device.stream()));
     cublas_workspace_ = device.allocate(kCublasWorkspaceBytes);
     DP_CHECK_CUBLAS(cublas.set_workspace(cublas_, cublas_workspace_.get(), kCublasWorkspaceBytes));

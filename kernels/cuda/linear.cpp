@@ -1,5 +1,5 @@
-// Linear layers on cuBLAS. Its matrices are column-major: it sees a row-major M x N matrix as the
-// transpose, N x M. Comments on products below are in cuBLAS's view.
+// Linear layers on cuBLAS, which takes matrices as column-major. A row-major M x N matrix is
+// therefore the N x M transpose to cuBLAS. The comments on products below use cuBLAS's view.
 #include "kernels/linear.hpp"
 
 #include "kernels/base/error.hpp"
@@ -20,7 +20,8 @@ struct Matrix {
 
 int size(std::size_t value) { return checked_cast<int>(value); }
 
-// result (rows x columns to cuBLAS, dense) = a * b, summed over `inner`. Assigns.
+// result = a * b, summed over `inner`. To cuBLAS, `result` is a dense matrix of rows x columns.
+// Overwrites `result`.
 void multiply(CudaDevice& device, const Matrix& a, const Matrix& b, std::size_t rows,
               std::size_t columns, std::size_t inner, float* result) {
   if (rows == 0 || columns == 0) return;
@@ -50,7 +51,7 @@ void linear_forward(CudaDevice& device, const TensorView& x, const float* weight
   check_matrix(x);
   check_matrix(y);
   const std::size_t n = x.desc.shape.n, c = x.desc.shape.c, k = y.desc.shape.c;
-  // transpose(y), K x N = weights, K x C * transpose(x), C x N
+  // transpose(y) (K x N) = weights (K x C) * transpose(x) (C x N)
   multiply(device, {weights, true, c}, {x.as<float>(), false, c}, k, n, c, y.as<float>());
   if (bias != nullptr) add_bias(device.stream(), y.as<float>(), bias, n, k);
 }
@@ -60,7 +61,7 @@ void linear_backward_data(CudaDevice& device, const TensorView& dy, const float*
   check_matrix(dy);
   check_matrix(dx);
   const std::size_t n = dx.desc.shape.n, c = dx.desc.shape.c, k = dy.desc.shape.c;
-  // transpose(dx), C x N = transpose(weights), C x K * transpose(dy), K x N
+  // transpose(dx) (C x N) = transpose(weights) (C x K) * transpose(dy) (K x N)
   multiply(device, {weights, false, c}, {dy.as<float>(), false, k}, c, n, k, dx.as<float>());
 }
 
@@ -69,7 +70,7 @@ void linear_backward_weights(CudaDevice& device, const TensorView& x, const Tens
   check_matrix(x);
   check_matrix(dy);
   const std::size_t n = x.desc.shape.n, c = x.desc.shape.c, k = dy.desc.shape.c;
-  // transpose(dw), C x K = transpose(x), C x N * dy, N x K
+  // transpose(dw) (C x K) = transpose(x) (C x N) * dy (N x K)
   multiply(device, {x.as<float>(), false, c}, {dy.as<float>(), true, k}, c, k, n, weight_gradient);
   if (bias_gradient != nullptr) {
     sum_columns(device.stream(), dy.as<float>(), n, k, bias_gradient);

@@ -1,6 +1,6 @@
 // Max pooling as a walk over the rows (pixels) of the output, y in forward and dx in backward. A
-// thread handles a few neighbouring channels (rows.cuh). Backward collects from the windows that
-// contain a pixel, so no two threads write to one place.
+// thread handles a few neighbouring channels (rows.cuh). For each pixel, backward adds the
+// contributions of all windows that contain the pixel, so no two threads write to the same address.
 #include "kernels/max_pool.hpp"
 
 #include "kernels/cuda/device.hpp"
@@ -11,7 +11,8 @@ namespace dp::cuda {
 
 namespace {
 
-// The places of N channels, a byte each, read and written in one access.
+// The positions of the maxima of N channels, one byte each. They are read and written in one
+// access.
 template <int N>
 using PlaceWord = std::conditional_t<N == 8, std::uint64_t,
                                      std::conditional_t<N == 4, std::uint32_t, std::uint8_t>>;

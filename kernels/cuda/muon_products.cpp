@@ -1,5 +1,5 @@
-// Muon's matrix products, on cuBLAS. Its matrices are column-major: it sees the memory of x, rows x
-// columns, as x^T, columns x rows. A and B are symmetric.
+// Muon's matrix products, on cuBLAS, which takes matrices as column-major. To cuBLAS the memory of
+// x (rows x columns) is therefore x^T (columns x rows). A and B are symmetric.
 #include <algorithm>
 
 #include "kernels/base/error.hpp"
@@ -39,7 +39,7 @@ void muon_orthogonalise(CudaDevice& device, std::span<float> values, std::size_t
   };
   float* x = values.data();
   for (int iteration = 0; iteration < kMuonIterations; ++iteration) {
-    // x x^T or, for a tall matrix, x^T x; both as cuBLAS sees x^T.
+    // a = x x^T or, for a tall matrix, x^T x. To cuBLAS the operand is x^T.
     multiply(is_tall ? CUBLAS_OP_N : CUBLAS_OP_T, x, columns, is_tall ? CUBLAS_OP_T : CUBLAS_OP_N,
              x, columns, n, n, is_tall ? rows : columns, 1.0f, 0.0f, a);
     copy_values(b, a, n * n);

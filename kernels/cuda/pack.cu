@@ -38,7 +38,8 @@ __device__ void store_run(T* at, const Floats<N>& run) {
   }
 }
 
-// kIsWhole: rows of `from` are multiples of N, too; otherwise its elements are read one by one.
+// kIsWhole: rows of `from` are multiples of N, too. If not, the elements of `from` are read one by
+// one.
 template <class From, class To, int N, bool kIsWhole, bool kAdds>
 __global__ void __launch_bounds__(kThreads) repack_kernel(const From* from, Sizes s, To* to) {
   const std::size_t runs = s.to_columns / N, count = s.to_rows * runs;
@@ -69,7 +70,7 @@ void repack_as(cudaStream_t stream, const void* from_memory, Sizes s, void* to_m
   const auto* from = static_cast<const From*>(from_memory);
   auto* to = static_cast<To*>(to_memory);
   if (s.from_columns == s.to_columns && s.from_rows == s.to_rows) {
-    // Only the type differs: treat it as one long row.
+    // Only the type differs, so treat the matrix as one long row.
     s = {1, s.from_rows * s.from_columns, 1, s.to_rows * s.to_columns};
   }
   const bool cuts_to = s.to_columns % kRun == 0 && are_aligned(to);

@@ -1,5 +1,5 @@
 // Copies a tensor between its form in memory and the form that cuDNN needs: another type, and
-// channels padded with zeros to a multiple that its kernels move at once.
+// channels padded with zeros to the multiple that cuDNN needs.
 #pragma once
 
 #include <cuda_runtime_api.h>

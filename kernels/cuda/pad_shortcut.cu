@@ -10,8 +10,8 @@ namespace dp::cuda {
 
 namespace {
 
-// x is the narrow side with all pixels, y the wide side with every stride-th one. A pack has N
-// channels; y has `first` packs of new channels before x's.
+// x has few channels and all pixels; y has many channels and every stride-th row and column. A pack
+// has N channels. In y, `first` packs of new channels come before the channels of x.
 struct PadShortcut {
   unsigned x_height, x_width, y_height, y_width, x_packs, y_packs, first, stride;
 };
@@ -73,7 +73,8 @@ void with_shortcut(const TensorView& x, std::size_t stride, const TensorView& y,
   require(out.c >= in.c && out.h == (in.h - 1) / stride + 1 && out.w == (in.w - 1) / stride + 1,
           "a shortcut between incompatible shapes");
   const std::size_t first = (out.c - in.c) / 2;
-  // in.c, out.c and first are all multiples of the pack exactly if their bitwise OR is.
+  // A pack has a power of two elements, so in.c, out.c and first are multiples of it exactly if
+  // their bitwise OR is.
   const std::size_t channels = in.c | out.c | first;
   with_type_and_pack(x.desc.type, channels, are_aligned(x.data, y.data), [&](auto* tag, auto n) {
     const auto packs = [&](std::size_t count) { return static_cast<unsigned>(count / n); };

@@ -1,7 +1,7 @@
 // Average pooling as a walk over the rows (pixels) of the output. A thread handles a few
 // neighbouring channels (rows.cuh) and sums them over its window. Backward, too, walks over its
-// output, dx, and collects from the windows that contain a pixel, so no two threads write to one
-// place.
+// output, dx. For each pixel it adds the contributions of all windows that contain the pixel, so no
+// two threads write to the same address.
 #include "kernels/pool.hpp"
 
 #include "kernels/cuda/device.hpp"

@@ -17,7 +17,7 @@ inline RowGrid pool_grid(const CudaDevice& device, const Shape& shape, std::size
   return row_grid(rows, shape.c / width, Walk::in_bands, device.multiprocessors() * 8, 1, 1);
 }
 
-// Precedes loops over a window: unrolled, they would need a stack.
+// Keeps a loop over a window from being unrolled. Unrolled loops would need a stack.
 #ifdef __CUDACC__
 #define DP_UNROLL_1 _Pragma("unroll 1")
 #else

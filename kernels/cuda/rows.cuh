@@ -22,10 +22,10 @@
 
 namespace dp::cuda {
 
-// How blocks divide the rows. side_by_side: all blocks move down the tensor together, so the tensor
-// is read from one end to the other if all blocks run at the same time. in_bands: each block
-// processes a band of consecutive rows; if the blocks do not all run at the same time, this too
-// proceeds from one end to the other.
+// How blocks divide the rows. side_by_side: all blocks move down the tensor together. If all of
+// them run at the same time, they read the tensor from one end to the other. in_bands: each block
+// processes a band of consecutive rows. If only a few blocks run at the same time, they, too, read
+// the tensor from one end to the other.
 enum class Walk { side_by_side, in_bands };
 
 struct RowGrid {
@@ -43,8 +43,8 @@ struct RowGrid {
 
 // A grid of at most `most_blocks` blocks (but at least one per column) of kThreads threads. The
 // number of rows of a thread is at least `least_rows` and a multiple of `unroll`, the number of
-// rows that the thread's loop processes at once. Only a few threads at the end have a remainder.
-// rows and packs must be > 0.
+// rows that the thread's loop processes at once. Only a few threads at the end of the tensor get
+// another number. rows and packs must be > 0.
 inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned most_blocks,
                         unsigned least_rows, unsigned unroll) {
   require(rows > 0 && packs > 0 && packs <= 65535u * kThreads, "a grid over no rows");
@@ -68,9 +68,9 @@ inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned
 }
 
 // Calls body(tag, count): *tag has the data type, and decltype(count)::value is the number of
-// elements that a thread moves in one access. That is as many as fit into 16 bytes if `channels`
-// (the length of a row, or an offset into one) is a multiple of that and the addresses are aligned,
-// else 1.
+// elements that a thread moves in one access. Let P be the number of elements in 16 bytes. The
+// count is P if the addresses are aligned and `channels` (the length of a row, or an offset into a
+// row) is a multiple of P, else 1.
 template <class Body>
 void with_type_and_pack(DataType type, std::size_t channels, bool are_aligned, const Body& body) {
   const auto with = [&]<class T>(T* tag) {

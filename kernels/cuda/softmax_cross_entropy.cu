@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// sums is in host memory.
+// `sums` is in host memory, so the kernel ends with a fence.
 __global__ void __launch_bounds__(kThreads)
     add_losses_kernel(const Partial* partials, unsigned count, std::int64_t samples,
                       LossSums* sums) {

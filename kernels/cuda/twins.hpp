@@ -1,7 +1,7 @@
-// The GPU twins of the operations in kernels/, in namespace dp::cuda. Convolution runs on cuDNN,
-// linear layers and Muon's products on cuBLAS; all other operations are kernels of our own.
-// Everything is enqueued on the device's stream and may be captured in a graph: no operation
-// allocates, waits or reads a result on the host.
+// The GPU implementations ("twins") of the operations in kernels/, in namespace dp::cuda.
+// Convolution runs on cuDNN, linear layers and Muon's products on cuBLAS; all other operations are
+// kernels of our own. Everything is enqueued on the device's stream and may be captured in a graph:
+// no operation allocates, waits or reads a result on the host.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class CudaDevice;
 using TwinDevice = CudaDevice;
 
 // If a tensor of the batch has more than `most_elements` elements, the batch runs in equal parts.
-// 0: the limit of cuDNN.
+// 0 stands for the limit of cuDNN.
 [[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
                                                   std::size_t most_elements = 0);
 

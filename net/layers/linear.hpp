@@ -16,9 +16,9 @@ class LinearLayer final : public Layer {
   explicit LinearLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  // weight: K x C, or K x C x H x W for images of several pixels; bias: K. In memory the channels
-  // of a pixel are neighbours, as in the images. In torch's order, a row of the weights has the
-  // order of a flattened torch image.
+  // weight: K x C, or K x C x H x W for images of several pixels; bias: K. In memory, the weights
+  // for the channels of one pixel are neighbours, as in NHWC images. Exported to torch, a row of
+  // the weights has the order of a flattened NCHW image.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;

@@ -40,7 +40,7 @@ class AveragePoolLayer final : public Layer {
   Options options_;
 };
 
-// N x H x W x C to N x C. The output is always fp32, whatever type the activations have.
+// Averages N x H x W x C to N x C. The output is always fp32, whatever type the activations have.
 class GlobalAveragePoolLayer final : public Layer {
  public:
   struct Options {};

@@ -27,7 +27,8 @@ Value conv_bn_relu(Graph& graph, const std::string& name, Value x, std::size_t c
 }
 
 Value norm_gelu(Graph& graph, const std::string& block, const std::string& number, Value x) {
-  // airbench's momentum of 0.6 is the share of the old statistics, not of the batch.
+  // In airbench, momentum 0.6 is the weight of the old statistics. Here momentum is the weight of
+  // the batch: 0.4.
   x = graph.add<BatchNormLayer>(block + ".norm" + number,
                                 {.has_scale = false, .epsilon = 1e-12f, .momentum = 0.4f}, {x});
   return graph.add<GeluLayer>(block + ".gelu" + number, {}, {x});

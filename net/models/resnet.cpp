@@ -58,9 +58,10 @@ class ResNetBuilder {
   [[nodiscard]] bool is_imagenet() const { return options_.form == ResNetForm::imagenet; }
 
   // No normalisation follows the last block of a PreAct-ResNet, so the scale of the initial weights
-  // reaches the logits. With torch's default, which kuangliu's definition uses, the logits begin
-  // small enough for the other networks' learning rates. With He's initialisation the logits are
-  // several times as large, and training diverges at a learning rate of 0.1.
+  // reaches the logits. With torch's default initialisation, as in kuangliu's definition, the
+  // logits begin small enough for the learning rates of the other networks. With He's
+  // initialisation the logits are several times as large, and training diverges at a learning rate
+  // of 0.1.
   Features conv(const std::string& name, Features x, Conv2dLayer::Options options) {
     if (is_preact_) options.init = Init::uniform_fan_in;
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
