@@ -32,9 +32,9 @@ constexpr Bench kBenches[] = {
     {"codec", "speed of each codec in GB/s, on one core or on a GPU", dp::bench_codec,
      dp::bench_codec_help},
     {"exchange",
-     "time, bandwidths, bytes and errors of topologies and codecs, beside MPI_Allreduce",
+     "time, bandwidths, bytes and errors of topologies and codecs, and of MPI_Allreduce",
      dp::bench_exchange, dp::bench_exchange_help},
-    {"step", "time of training steps whose computation is a sleep, beside the predicted time",
+    {"step", "measured and predicted time of training steps that sleep instead of computing",
      dp::bench_step, dp::bench_step_help}};
 
 std::vector<dp::OptionRow> own_rows() {

@@ -49,7 +49,7 @@ int run(const std::vector<std::string>& arguments) {
   dp::OptionTable table = {
       {"Options",
        {dp::choice_row("bad-images", request.bad_images, {"fail", "skip"},
-                       "if an image cannot be read; skip: leave it out and name it"),
+                       "handling of an unreadable image; skip: leave it out and name it"),
         dp::whole_row("threads", threads, {0, 1024}, "decoding threads; 0: one per usable core"),
         dp::call_row("version", "print the version, then end", [] {}),
         dp::call_row("help", "print this help, then end", [] {})}}};

@@ -151,8 +151,8 @@ void GradientSync::list_state(StateVisitor& visitor) {
 void GradientSync::change_loss_scale(double factor) {
   if (factor != 1.0 && !buckets_.empty() && reducer_->state().adam() != nullptr) {
     throw_error(ErrorKind::usage,
-                "Adam's steps do not depend on the scale of the loss: divide gradients by it, and "
-                "leave the exchange's scale at 1");
+                "Adam's steps do not depend on the scale of the loss: divide gradients by the "
+                "scale, and leave the exchange's scale at 1");
   }
   const auto as_float = static_cast<float>(factor);
   if (!(as_float > 0.0f) || !std::isfinite(as_float)) {

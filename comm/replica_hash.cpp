@@ -41,8 +41,8 @@ std::uint64_t agree(Communicator& communicator, std::uint64_t mine, std::string_
   if (others.empty()) return usual;
   throw AgreedError(
       ErrorKind::internal,
-      fmt::format("the replicas differ{}{}: {} against {:016x} on the other ranks. {}; this is a "
-                  "bug of dptrain or a fault of that host's memory",
+      fmt::format("the replicas differ{}{}: {} against {:016x} on the other ranks. {}. The cause "
+                  "is a bug of dptrain or a fault of that host's memory",
                   where, first(), others, usual, consequence));
 }
 

@@ -37,7 +37,7 @@ std::unique_ptr<Device> make_gpu(const DeviceOptions& options) {
 std::unique_ptr<BucketLink> make_bucket_link(Device& device, float* device_gradient,
                                              float* host_gradient,
                                              std::vector<BucketSlice> buckets) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "only a GPU needs a link to host memory");
   return cuda::make_bucket_link(cuda::as_cuda(device), device_gradient, host_gradient,
                                 std::move(buckets));
 }
@@ -58,7 +58,7 @@ std::unique_ptr<Device> make_gpu(const DeviceOptions&) {
 
 std::unique_ptr<BucketLink> make_bucket_link(Device& device, float*, float*,
                                              std::vector<BucketSlice>) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "only a GPU needs a link to host memory");
   return nullptr;
 }
 

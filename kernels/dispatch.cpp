@@ -44,13 +44,14 @@ namespace dp {
 namespace {
 
 cpu::CpuDevice& on_cpu(Device& device) {
-  DP_ASSERT(device.kind() == DeviceKind::cpu, "an operation of the CPU on another device");
+  DP_ASSERT(device.kind() == DeviceKind::cpu, "an operation for CPUs was called on another device");
   return static_cast<cpu::CpuDevice&>(device);
 }
 
 #ifdef DP_HAVE_CUDA
 cuda::CudaDevice& on_cuda(Device& device) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "an operation of a GPU on another device");
+  DP_ASSERT(device.kind() == DeviceKind::cuda,
+            "an operation for GPUs was called on another device");
   return cuda::as_cuda(device);
 }
 #endif
@@ -68,8 +69,8 @@ Shape conv2d_output(const Shape& x, std::size_t out_channels, Extent kernel, std
                     Extent padding) {
   const std::size_t height = x.h + 2 * padding.h, width = x.w + 2 * padding.w;
   DP_ASSERT(stride >= 1 && kernel.area() >= 1 && height >= kernel.h && width >= kernel.w,
-            "a {}x{} kernel with stride {} on {}x{} pixels with padding {}x{}", kernel.h, kernel.w,
-            stride, x.h, x.w, padding.h, padding.w);
+            "a {}x{} kernel with stride {} does not fit {}x{} pixels with padding {}x{}", kernel.h,
+            kernel.w, stride, x.h, x.w, padding.h, padding.w);
   return {x.n, (height - kernel.h) / stride + 1, (width - kernel.w) / stride + 1, out_channels};
 }
 
@@ -181,8 +182,8 @@ void softmax_cross_entropy(Device& device, const TensorView& logits, const std::
 void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                 std::span<float> velocity, const SgdStep* step, const double* squares) {
   DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
-            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
-            velocity.size());
+            "the numbers of parameters ({}), gradients ({}) and velocities ({}) differ",
+            parameters.size(), gradients.size(), velocity.size());
   DP_SEND(sgd_update, device, parameters, gradients, velocity, step, squares);
 }
 void sum_of_squares(Device& device, std::span<const float> values, double* sum) {
@@ -193,22 +194,23 @@ void adam_update(Device& device, std::span<float> parameters, std::span<const fl
                  const double* squares) {
   DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == mean.size() &&
                 parameters.size() == square.size(),
-            "{} parameters, {} gradients, {} means, {} squares", parameters.size(),
-            gradients.size(), mean.size(), square.size());
+            "the numbers of parameters ({}), gradients ({}), means ({}) and squares ({}) differ",
+            parameters.size(), gradients.size(), mean.size(), square.size());
   DP_SEND(adam_update, device, parameters, gradients, mean, square, step, squares);
 }
 void lars_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
                  std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
                  const double* squares) {
   DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
-            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
-            velocity.size());
+            "the numbers of parameters ({}), gradients ({}) and velocities ({}) differ",
+            parameters.size(), gradients.size(), velocity.size());
   DP_SEND(lars_update, device, parameters, gradients, velocity, step, norms, squares);
 }
 void muon_direction(Device& device, std::span<const float> gradients, std::span<float> velocity,
                     std::span<float> x, const MuonStep* step, const double* squares) {
   DP_ASSERT(x.size() == gradients.size() && x.size() == velocity.size(),
-            "{} values, {} gradients, {} velocities", x.size(), gradients.size(), velocity.size());
+            "the numbers of values ({}), gradients ({}) and velocities ({}) differ", x.size(),
+            gradients.size(), velocity.size());
   DP_SEND(muon_direction, device, gradients, velocity, x, step, squares);
 }
 void muon_normalise(Device& device, std::span<float> x, const double* squares) {
@@ -220,7 +222,8 @@ std::size_t muon_workspace(std::size_t rows, std::size_t columns) {
 }
 void muon_orthogonalise(Device& device, std::span<float> x, std::size_t rows, std::size_t columns,
                         std::span<float> workspace) {
-  DP_ASSERT(x.size() == rows * columns, "{} values of {} x {}", x.size(), rows, columns);
+  DP_ASSERT(x.size() == rows * columns, "{} values do not fill a matrix of {} x {}", x.size(), rows,
+            columns);
   DP_SEND(muon_orthogonalise, device, x, rows, columns, workspace);
 }
 void muon_apply(Device& device, std::span<float> parameters, std::span<const float> x,
@@ -253,7 +256,7 @@ void augment_images(Device& device, [[maybe_unused]] const std::uint8_t* images,
                     [[maybe_unused]] const ImageCrop* crops,
                     [[maybe_unused]] const PixelTable* table,
                     [[maybe_unused]] const TensorView& y) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "the CPU's images are augmented by the loader");
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "on a CPU, the loader augments the images");
 #ifdef DP_HAVE_CUDA
   cuda::augment_images(on_cuda(device), images, crops, table, y);
 #endif
@@ -263,7 +266,7 @@ std::unique_ptr<InputLink> make_input_link(Device& device,
                                            [[maybe_unused]] std::size_t largest_batch,
                                            [[maybe_unused]] const ImageShape& image,
                                            [[maybe_unused]] const PixelTable& table) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "only a GPU needs a link to host memory");
 #ifdef DP_HAVE_CUDA
   return cuda::make_input_link(on_cuda(device), largest_batch, image, table);
 #else

@@ -9,8 +9,8 @@ namespace {
 std::size_t windows(std::size_t pixels, std::size_t length, std::size_t stride,
                     std::size_t padding) {
   DP_ASSERT(stride >= 1 && length >= 1 && 2 * padding <= length && pixels + 2 * padding >= length,
-            "a window of {} pixels with stride {} on {} pixels with padding {}", length, stride,
-            pixels, padding);
+            "a window of {} pixels with stride {} does not fit {} pixels with padding {}", length,
+            stride, pixels, padding);
   return (pixels + 2 * padding - length) / stride + 1;
 }
 

@@ -72,7 +72,7 @@ void Tuning::import_text(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     const std::size_t equals = line.find(" = ");
     if (equals == std::string_view::npos) {
-      throw_error(ErrorKind::data, "tuning table: no choice in the line '{}'", line);
+      throw_error(ErrorKind::data, "tuning table: the line '{}' has no choice", line);
     }
     choices_[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 3));
   }

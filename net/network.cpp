@@ -171,7 +171,7 @@ Device::Memory Network::allocate_arena(std::size_t bytes, std::size_t batch) {
 
 Executor& Network::executor(std::size_t batch, Mode mode) {
   const auto it = executors_.find({batch, mode});
-  DP_ASSERT(it != executors_.end(), "a batch of {} was not prepared", batch);
+  DP_ASSERT(it != executors_.end(), "the network was not prepared for a batch of {}", batch);
   return *it->second;
 }
 
@@ -182,12 +182,12 @@ TensorView Network::forward(const TensorView& images, Mode mode) {
 }
 
 const TensorView& Network::logit_gradient() const {
-  DP_ASSERT(last_ != nullptr, "no forward pass in training came before");
+  DP_ASSERT(last_ != nullptr, "a forward pass in training mode must come first");
   return last_->logit_gradient();
 }
 
 void Network::backward(const TensorView& images, const TensorCallback& tensor_final) {
-  DP_ASSERT(last_ != nullptr, "no forward pass in training came before");
+  DP_ASSERT(last_ != nullptr, "a forward pass in training mode must come first");
   last_->backward(images, [&](std::size_t node) {
     if (!tensor_final) return;
     for (const Slot& slot : slots_[node]) {

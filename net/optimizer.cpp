@@ -40,11 +40,12 @@ Optimizer::Optimizer(Device& device, Parameters& parameters, const OptimizerOpti
 void Optimizer::set_groups(std::vector<ParameterGroup> groups) {
   std::size_t end = 0;
   for (const ParameterGroup& group : groups) {
-    DP_ASSERT(group.offset == end, "a group begins at {}, the one before it ends at {}",
+    DP_ASSERT(group.offset == end, "a group begins at {}, but the previous group ends at {}",
               group.offset, end);
     end += group.elements;
   }
-  DP_ASSERT(end == parameters_.size(), "groups of {} of {} parameters", end, parameters_.size());
+  DP_ASSERT(end == parameters_.size(), "the groups cover {} instead of {} parameters", end,
+            parameters_.size());
   slices_ = slices_of(groups);
   prepare();
   update_ = device_.record([this] {

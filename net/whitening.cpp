@@ -23,7 +23,7 @@ std::vector<float> whitening_weights(const Parameter& weights, const WhiteningIm
   const ImageShape& shape = images.shape;
   DP_ASSERT(K == 2 * length && C == shape.channels && images.count > 0 && shape.height >= R &&
                 shape.width >= S,
-            "{}: {} whitening patches of {}x{}x{}", weights.name, K, C, R, S);
+            "{}: {} whitening patches of {}x{}x{} do not fit the images", weights.name, K, C, R, S);
 
   // Each patch of the image is a column; each row is one position in the patch, in torch's order.
   const std::size_t across = shape.width - S + 1, patches = (shape.height - R + 1) * across;

@@ -104,8 +104,8 @@ void bench_on_cpu(const Entries& entries) {
   std::vector<float> large, residual(kLarge), out(kLarge);
   double scale = 0.0;
   std::printf(
-      "GB/s of float, one core, segments of 256 KiB; best of %d runs in cache, of %d over 44.8 "
-      "MB\n",
+      "GB/s of fp32 on one core, in segments of 256 KiB; best of %d runs in the cache, and of %d "
+      "runs over 44.8 MB\n",
       kRuns, kLargeRuns);
   const int width = std::max(9, longest_text(entries));
   std::printf("%-*s %12s %10s %14s %10s %10s   %15s %10s\n", width, "", "bits a value", "encode",
@@ -113,7 +113,8 @@ void bench_on_cpu(const Entries& entries) {
   for (const Entry& entry : entries) {
     const auto codec = make_codec(entry.spec);
     if (codec == nullptr) {
-      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
+      std::printf("%-*s is a whole exchange: dpbench exchange measures it\n", width,
+                  entry.text.c_str());
       continue;
     }
     if (scale != input_scale(*codec)) {
@@ -268,7 +269,8 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
     if (codec != nullptr) {
       codecs.emplace_back(entry.text, std::move(codec));
     } else if (find_codec(entry.spec.name)->is_exchange) {
-      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
+      std::printf("%-*s is a whole exchange: dpbench exchange measures it\n", width,
+                  entry.text.c_str());
     } else {
       std::printf("%-*s does not run on a GPU\n", width, entry.text.c_str());
     }

@@ -292,15 +292,17 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
       }
     }
     if (communicator.rank() == 0 && settings.repeats > 1) {
-      std::fprintf(stderr, "dpbench: %lld of %lld repeats of %zu rows done, %.1f s each\n",
-                   static_cast<long long>(repeat + 1), static_cast<long long>(settings.repeats),
-                   rows.size(), seconds_since(start));
+      std::fprintf(
+          stderr,
+          "dpbench: %lld of %lld repeats of %zu rows are done; the last repeat took %.1f s\n",
+          static_cast<long long>(repeat + 1), static_cast<long long>(settings.repeats), rows.size(),
+          seconds_since(start));
     }
   }
   if (communicator.rank() != 0) return;
-  std::printf("%d ranks, segments of %lld KiB, %lld repeats of 2, the slowest rank's time\n", p,
-              static_cast<long long>(settings.segment_kb),
-              static_cast<long long>(settings.repeats));
+  std::printf(
+      "%d ranks, segments of %lld KiB, %lld repeats of 2 exchanges, times of the slowest rank\n", p,
+      static_cast<long long>(settings.segment_kb), static_cast<long long>(settings.repeats));
   std::printf("%8s %-12s %-40s %9s %8s %8s %8s %9s %6s %7s %7s %9s %10s\n", "size", "topology",
               "codec", "median", "min", "algbw", "busbw", "wire MB", "cpu", "encode", "decode",
               "wrong", "relative");

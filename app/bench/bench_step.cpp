@@ -62,8 +62,8 @@ BenchUsage usage(StepBenchOptions& options) {
           name_row("model", options.model, "model", net::model_names(),
                    "the network whose gradients are exchanged (32 x 32 images)"),
           real_row("compute-ms", options.compute_ms, {.least = 0, .most = 1e6},
-                   "each rank's sleep in a step: a third forward, the rest backward, where "
-                   "gradients become final in proportion to the layers' arithmetic"),
+                   "time that each rank sleeps in a step: a third in forward and the rest in "
+                   "backward, divided among layers in proportion to their arithmetic"),
           whole_row("steps", options.steps, {1, 100000}, "timed steps"),
           {.name = "topology",
            .placeholder = "NAME,...",

@@ -98,7 +98,7 @@ std::uint64_t CheckpointHead::number(const std::string& key) const {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end) {
-    throw_error(ErrorKind::data, "a checkpoint's head has no number {}", key);
+    throw_error(ErrorKind::data, "a checkpoint's head has no number as the value of {}", key);
   }
   return value;
 }

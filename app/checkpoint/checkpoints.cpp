@@ -211,10 +211,11 @@ void Checkpoints::look_for_late_ranks(const std::vector<Report>& reports, bool i
       late_s);
   if (is_at_end && late_s >= kPatience * options_.timeout_s) hanging_ = late;
   if (std::exchange(pending_->is_told_late, true) || rank_ != 0) return;
-  options_.warn(fmt::format(
-      "the checkpoint of step {} is not complete: {}; {}", pending_->id.step, late,
-      is_at_end ? "the end of the run waits for it"
-                : "training goes on, but writes no other checkpoint until then: check that disk"));
+  options_.warn(
+      fmt::format("the checkpoint of step {} is not complete: {}; {}", pending_->id.step, late,
+                  is_at_end ? "the end of the run waits for it"
+                            : "training goes on, but writes no other checkpoint until this "
+                              "checkpoint is complete: check the disk of that host"));
 }
 
 void Checkpoints::tell_failures() {

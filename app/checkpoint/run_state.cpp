@@ -62,8 +62,7 @@ std::vector<std::byte> merged(const StateBlock& block, const std::vector<const S
         sums[i] += number;
       } else if (__builtin_add_overflow(sums[i], number, &sums[i])) {
         throw_error(ErrorKind::data,
-                    "{}: its entry {} is too large to be added to the other "
-                    "parts' entries",
+                    "{}: its entry {} overflows when the other parts' entries are added",
                     shard->name(), block.name);
       }
     }
@@ -93,7 +92,8 @@ std::vector<std::byte> merged_as_typed(const StateBlock& block,
     case StateType::raw:
       break;
   }
-  throw_error(ErrorKind::internal, "the state {} cannot be added up", block.name);
+  throw_error(ErrorKind::internal, "the state {} has no numeric type, so its parts cannot be added",
+              block.name);
 }
 
 void restore_own(Device& device, const StateBlock& block, const std::vector<const Shard*>& own) {

@@ -36,8 +36,8 @@ struct BatchSchedule {
 };
 
 inline constexpr const char* kBatchSchedules =
-    "fixed, dynamic:max=N or E:N,... (from epoch E on N images, epochs increasing), N from 1 to "
-    "16777216";
+    "fixed, dynamic:max=N or E:N,... (N images from epoch E on, with increasing epochs), with N "
+    "from 1 to 16777216";
 
 // Throws Error(usage).
 [[nodiscard]] BatchSchedule parse_batch_schedule(std::string_view text);

@@ -229,8 +229,8 @@ void Builder::resolve_dataset() {
       throw_error(ErrorKind::usage, "--dataset {}: needs --data-dir, the path of a folder with {}",
                   options_.dataset,
                   options_.is_folder()
-                      ? "one folder of images per class, or of a pack"
-                      : "its files; " + shipped_script("get_cifar.sh") + " brings them");
+                      ? "one folder of images per class, or the path of a pack"
+                      : "its files; " + shipped_script("get_cifar.sh") + " downloads them");
     }
     options_.dataset = "synthetic";
   } else if (!is_given("dataset") || is_synthetic) {
@@ -289,8 +289,9 @@ void Builder::resolve_batch() {
 void Builder::resolve_sync_bn() {
   if (!options_.sync_bn || options_.exchange) return;
   if (layer_of("sync-bn") >= layer_of("exchange")) {
-    throw_error(ErrorKind::usage,
-                "--sync-bn on: not with --exchange off, with which each rank trains its own model");
+    throw_error(
+        ErrorKind::usage,
+        "--sync-bn on: not with --exchange off, because each rank then trains its own model");
   }
   options_.sync_bn = false;
 }

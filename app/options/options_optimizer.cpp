@@ -60,13 +60,13 @@ OptionRow lookahead_row(Options& options) {
   constexpr WholeRange kEvery{1, 1'000'000};
   constexpr RealRange kShare{.least = 0, .most = 1, .is_least_allowed = false};
   const std::string allowed =
-      fmt::format("off, N:X or N:ramp, N {} and X {}", kEvery.allowed(), kShare.allowed());
+      fmt::format("off, N:X or N:ramp, with N {} and X {}", kEvery.allowed(), kShare.allowed());
   return {.name = "lookahead",
           .placeholder = "N:X|off",
           .help =
               "Lookahead: every N steps, slow weights move by the fraction X towards the trained "
-              "weights, which restart from them; the slow weights are evaluated; N:ramp: X = 1 - "
-              "0.95^N t^3, t from 0 to 1 over the run",
+              "weights, which then restart from the slow weights; evaluation uses the slow "
+              "weights; N:ramp: X = 1 - 0.95^N t^3, t from 0 to 1 over the run",
           .allowed = allowed,
           .set =
               [=, &options](std::string_view value) {
@@ -104,14 +104,14 @@ std::vector<OptionRow> keys_of_optimizers(Options& options) {
       key_of(adam, real_row("beta1", options.beta1, kShare, "decay of the mean gradient")),
       key_of(adam, real_row("beta2", options.beta2, kShare, "decay of the mean square")),
       key_of(adam, real_row("epsilon", options.epsilon, kAboveZero,
-                            "added to the root of the mean square")),
+                            "constant added to the root of the mean square")),
       key_of(lars, real_row("trust", options.lars_trust, kAboveZero,
-                            "step length as a fraction of a matrix's norm, at learning rate 1")),
-      key_of(muon, real_row("lr", options.muon_lr, kRate,
-                            "learning rate of its matrices; follows --lr-schedule")),
-      key_of(muon, real_row("momentum", options.muon_momentum, kShare, "momentum of its matrices")),
+                            "length of a step at learning rate 1, relative to the matrix's norm")),
+      key_of(muon,
+             real_row("lr", options.muon_lr, kRate, "Muon's learning rate; follows --lr-schedule")),
+      key_of(muon, real_row("momentum", options.muon_momentum, kShare, "Muon's momentum")),
       key_of(muon, on_off_row("linear", options.muon_linear,
-                              "treat linear layers' weights as its matrices, too"))};
+                              "apply Muon to linear layers' weights, too"))};
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ std::vector<OptionRow> optimizer_rows(Options& options) {
                   "learning-rate factors by tensor, such as 'bias=2,linear.*=0.5'; the first "
                   "match counts"),
       factors_row("decay-factors", options.decay_factors,
-                  "weight-decay factors by tensor, in the same form"),
+                  "weight-decay factors, in the form of --lr-factors"),
       real_row("label-smoothing", options.label_smoothing, kShare,
                "fraction of each target spread over all classes in training"),
       real_row("clip-norm", options.clip_norm, {.least = 0, .most = 1e6},

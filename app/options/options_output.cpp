@@ -14,8 +14,8 @@ constexpr std::int64_t kMany = 1'000'000'000;
 
 OptionRow trace_steps_row(Options& options) {
   constexpr WholeRange kFirst{0, 1'000'000'000}, kCount{1, 1000};
-  const std::string allowed =
-      fmt::format("FIRST:COUNT, FIRST from {} and COUNT from {}", kFirst.text(), kCount.text());
+  const std::string allowed = fmt::format("FIRST:COUNT, with FIRST from {} and COUNT from {}",
+                                          kFirst.text(), kCount.text());
   return {
       .name = "trace-steps",
       .placeholder = "FIRST:COUNT",

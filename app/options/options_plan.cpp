@@ -78,7 +78,7 @@ OptionRow topologies_row(const OptionContext& context, std::vector<std::string>&
       .placeholder = "NAME/...",
       .help = "topologies",
       .allowed = fmt::format("one or more of {} joined by /", fmt::join(context.topologies, ", ")),
-      .shown_default = "ring/direct, and grid for more than 8 ranks",
+      .shown_default = "ring/direct, with more than 8 ranks also grid",
       .set =
           [known = context.topologies, &field](std::string_view text) {
             field.clear();
@@ -128,19 +128,20 @@ OptionRow plan_row(const OptionContext& context, Options& options) {
       .get = [&options] { return options.action == Options::Action::plan ? "on" : ""; }};
   const auto keys_of = [&context](Options& of) -> std::vector<OptionRow> {
     PlanOptions& plan = of.plan;
-    return {counts_row("ranks", plan.ranks, {1, 64},
-                       "numbers of ranks, each on its own host; computing times are from the "
-                       "ranks that were started",
-                       "the ranks that were started"),
-            counts_row("batches", plan.batches, {1, 65536},
-                       "images per rank and step; computing times are scaled", "the run's"),
-            rates_row(plan.rates),
-            real_row("delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
-                     "one-way delay of the links of rates=, in milliseconds"),
-            counts_row("sync", plan.sync, {1, 1'000'000},
-                       "steps between two exchanges (--sync-every); 1: every step", "the run's"),
-            codecs_row(context, plan.codecs),
-            topologies_row(context, plan.topologies)};
+    return {
+        counts_row("ranks", plan.ranks, {1, 64},
+                   "numbers of ranks, each on its own host; computing times are from the "
+                   "ranks that were started",
+                   "the ranks that were started"),
+        counts_row("batches", plan.batches, {1, 65536},
+                   "images per rank and step; computing times are scaled accordingly", "the run's"),
+        rates_row(plan.rates),
+        real_row("delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
+                 "one-way delay, in milliseconds, of links with a rate of rates="),
+        counts_row("sync", plan.sync, {1, 1'000'000},
+                   "steps between two exchanges (--sync-every); 1: every step", "the run's"),
+        codecs_row(context, plan.codecs),
+        topologies_row(context, plan.topologies)};
   };
   return keyed_row(std::move(head), keys_of, options, "on");
 }

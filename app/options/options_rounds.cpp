@@ -19,8 +19,8 @@ std::vector<OptionRow> keys_of_rounds(Options& options) {
                {.least = 0, .most = 1, .is_most_allowed = false},
                "outer Nesterov momentum, from round to round; DiLoCo: 0.9 with outer-lr=0.7"),
       whole_row("delay", options.sync_delay, {0, 999'999},
-                "the exchange of a round runs behind this number of steps of the next one, after "
-                "which its result is applied; below H; 0: training waits for it")};
+                "steps of the next round during which a round's exchange runs, before its result "
+                "is applied; below H; 0: training waits for the exchange")};
 }
 
 }  // namespace
@@ -55,7 +55,8 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
   }
   if (options.compress.codec.name == "dgc") {
     refuse("--compress dgc",
-           "which keeps the momentum of gradients that are exchanged at every step; topk has none");
+           "which keeps the momentum of gradients that are exchanged at every step; topk keeps no "
+           "momentum");
   }
   if (context.takes_momentum && context.takes_momentum(options.compress.codec)) {
     refuse(("--compress " + options.compress.text).c_str(),

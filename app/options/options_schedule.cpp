@@ -67,7 +67,7 @@ std::vector<OptionRow> keys_of_schedules(Options& options) {
           key_of(triangular,
                  real_row("end", options.lr_end, kShare, "rate at the end, as a fraction of --lr")),
           key_of(poly, real_row("power", options.lr_power, {.least = 0, .most = 100},
-                                "the rate falls as (1 - t)^X, t from 0 to 1")),
+                                "the rate falls as (1 - t)^X while t goes from 0 to 1")),
           key_of({}, choice_row("by", options.lr_interval, {"step", "epoch"},
                                 "change the rate at every step, or only between epochs (the "
                                 "warm-up is always by step)"))};
@@ -80,22 +80,20 @@ OptionRow batch_schedule_row(Options& options) {
       "batch-schedule", options.batch_schedule, parse_batch_schedule, "fixed|dynamic:max=N|E:N,...",
       kBatchSchedules,
       "how the global batch changes; dynamic: it grows up to N images as the training loss falls, "
-      "by 2^(floor(E0 / E) - 1), E0 the first epoch's loss and E the last one's; E:N: N images "
-      "from epoch E on; --lr-scaling adapts the learning rate");
+      "by 2^(floor(E0 / E) - 1) with the losses E0 of the first epoch and E of the latest; E:N: N "
+      "images from epoch E on; --lr-scaling adapts the learning rate");
 }
 
 std::vector<OptionRow> schedule_rows(Options& options) {
-  return {
-      keyed_row(choice_row("lr-schedule", options.lr_schedule, kNames,
-                           "how the learning rate changes during the run", "onecycle"),
-                keys_of_schedules, options),
-      real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
-               "epochs in which the learning rate rises at the start (not with onecycle and "
-               "triangular)"),
-      choice_row(
-          "lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
-          "multiply --lr by ranks x --accumulate x the batch's growth (linear), or by the square "
-          "root (sqrt)")};
+  return {keyed_row(choice_row("lr-schedule", options.lr_schedule, kNames,
+                               "how the learning rate changes during the run", "onecycle"),
+                    keys_of_schedules, options),
+          real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
+                   "epochs in which the learning rate rises at the start (not with onecycle and "
+                   "triangular)"),
+          choice_row("lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
+                     "multiply --lr by F = ranks x --accumulate x the batch's growth (linear), or "
+                     "by the square root of F (sqrt)")};
 }
 
 void resolve_schedule(Options& options, const LayerOf& layer_of) {

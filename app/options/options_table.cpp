@@ -214,7 +214,7 @@ OptionRow action_row(std::string name, Options::Action action, std::string help,
 
 OptionRow help_row(Options& options) {
   OptionRow row = action_row("help", Options::Action::help,
-                             "print the most used options, all, or a topic's, then end", options);
+                             "print options (most used, all or a topic's), then end", options);
   row.placeholder = "[all|TOPIC]";
   row.has_optional_value = true;
   return row;
@@ -247,11 +247,10 @@ OptionTable option_table(const OptionContext& context, Options& options) {
   OptionTable table = {
       {"Model and data",
        {recipe_row(context, options), model_row(context, options), dataset_row(context, options),
-        text_row(
-            "data-dir", options.data_dir, "PATH", "the path of a folder",
-            "your images (one folder per class, or a pack), or the folder of CIFAR's .bin files, "
-            "which " +
-                shipped_script("get_cifar.sh") + " downloads; see --help data"),
+        text_row("data-dir", options.data_dir, "PATH", "the path of a folder",
+                 "your images (one folder per class, or a pack), or the folder of CIFAR's .bin "
+                 "files (from " +
+                     shipped_script("get_cifar.sh") + "); see --help data"),
         whole_row("limit-train", options.limit_train, {0, kMany},
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
@@ -264,8 +263,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         colours_row("std", options.deviation, {.least = 0, .most = 10, .is_least_allowed = false},
                     "standard deviation of red, green and blue to divide by"),
         choice_row("test-augment", options.test_augment, {"off", "mirror", "shift"},
-                   "at the end, also evaluate mean logits over each test image and its mirror "
-                   "image (mirror), and both moved by one pixel (shift)"),
+                   "at the end, also evaluate with averaged logits; mirror: over each test image "
+                   "and its mirror image; shift: also over both images shifted by one pixel"),
         text_row("init", options.init, "FILE.h5", "a path or none",
                  "initial weights: a file that --export or " + shipped_script("weights.py") +
                      " has written; none: random weights"),
@@ -293,8 +292,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         folder_row(whole_row("split-seed", options.split_seed, {0, 4294967295},
                              "seed for the choice of test images")),
         folder_row(choice_row("bad-images", options.bad_images, {"fail", "skip"},
-                              "if an image cannot be read; skip: leave it out if its header is "
-                              "bad, otherwise use the next image of its class"))},
+                              "handling of an image that cannot be read; skip: leave it out if its "
+                              "header is bad, otherwise use the next image of its class"))},
        "folders"},
       {"Training",
        {whole_row("epochs", options.epochs, {0, 100000},
@@ -342,8 +341,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "tensors that are not compressed, such as 'conv1.weight,linear.*'"),
         topology_row(context, options), bucket_row(options),
         on_off_row("exchange", options.exchange,
-                   "off: each rank trains its own model on its part of the data, which shows a "
-                   "step's time without a network"),
+                   "off: each rank trains its own model on its part of the data, to show a step's "
+                   "time without a network"),
         on_off_row("overlap", options.overlap, "exchange gradients during the backward pass"),
         rate_row("throttle", options.throttle,
                  "limit each rank's sending and receiving rate; off: no limit"),
@@ -361,8 +360,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         whole_row("threads", options.threads, {0, 1024},
                   "compute threads per rank; 0: its share of the cores"),
         whole_row("loader-threads", options.loader_threads, {0, 64},
-                  "image-loading threads per rank; 0: 1, for image files half of the rank's "
-                  "cores, with a GPU all of them, up to 16"),
+                  "image-loading threads per rank; 0: one, but for image files half of the rank's "
+                  "cores (all cores with a GPU), up to 16"),
         text_row("autotune", options.autotune, "on|off|FILE.h5",
                  "on, off or the path of a run's log",
                  "choice of algorithms and bucket size; on: measure at the start; off: a fixed "

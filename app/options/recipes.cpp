@@ -8,8 +8,7 @@ const std::vector<Recipe>& recipe_list() {
   static const std::vector<Recipe> list = {
       {"cifar-resnet",
        "He et al. 2016, section 4.2: ResNets on CIFAR-10, 64,000 steps of 128 images, the rate "
-       "divided by "
-       "10 after a half and three quarters",
+       "divided by 10 after one half and three quarters of the run",
        {{"model", "resnet20"},
         {"epochs", "164"},
         {"global-batch", "128"},
@@ -27,10 +26,8 @@ const std::vector<Recipe>& recipe_list() {
         {"lr-schedule", "cosine:by=epoch"}}},
       {"cifar100-step",
        "the public CIFAR-100 table of weiaicunzai's pytorch-cifar100 (with --dataset cifar100): "
-       "200 "
-       "epochs of 128 images, the rate divided by 5 after 60, 120 and 160, a warm-up of one epoch; "
-       "the same "
-       "for its other models by --model",
+       "200 epochs of 128 images, the rate divided by 5 after epochs 60, 120 and 160, a warm-up of "
+       "one epoch; the same for its other models by --model",
        {{"model", "resnet18"},
         {"epochs", "200"},
         {"global-batch", "128"},
@@ -50,8 +47,9 @@ const std::vector<Recipe>& recipe_list() {
         {"lr-schedule", "triangular:start=0,peak=0.2083,end=0"},
         {"augment", "on:fill=reflect,cutout=8"}}},
       {"airbench94",
-       "airbench94 (Jordan 2024) in whole epochs: SGD of 11.5 per 1,024 images as PyTorch counts "
-       "it, biases of BatchNorm 64 times as fast, Lookahead, shifts by 2 pixels, alternating flip",
+       "airbench94 (Jordan 2024) in whole epochs: SGD with the paper's learning rate of 11.5, "
+       "which is 1.5 in PyTorch's convention; 64 times that rate for biases of BatchNorm, "
+       "Lookahead, shifts by 2 pixels, alternating flip",
        {{"model", "airbench94"},
         {"epochs", "10"},
         {"global-batch", "1024"},
@@ -68,8 +66,8 @@ const std::vector<Recipe>& recipe_list() {
         {"test-augment", "shift"}}},
       {"imagenet-resnet50",
        "Goyal et al. 2017: ResNet-50 on ImageNet, 90 epochs of 256 images, the rate divided by 10 "
-       "after 30, "
-       "60 and 80; for larger batches give --global-batch and a --lr of 0.1 for each 256 images",
+       "after epochs 30, 60 and 80; for larger batches give --global-batch and a --lr of 0.1 for "
+       "each 256 images",
        {{"model", "resnet50-imagenet"},
         {"epochs", "90"},
         {"global-batch", "256"},

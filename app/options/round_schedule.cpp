@@ -90,7 +90,8 @@ std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
 std::string RoundSchedule::text() const {
   if (is_auto() && from == kNotChosen) {
     return fmt::format(
-        "every step, and less often if training would wait for it, up to every {} steps",
+        "every step, but less often (at least every {} steps) if training would wait for the "
+        "exchange",
         most_steps);
   }
   const std::string every = fmt::format("every {} step{}", steps, steps == 1 ? "" : "s");

@@ -61,8 +61,8 @@ inline constexpr double kShareOfWaiting = 0.1;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 
 inline constexpr const char* kRoundSchedules =
-    "off, auto[:key=value,...] or H[:key=value,...], H from 1 to 1000000; keys: from=EPOCH from 1 "
-    "to 100000; of auto: max=N from 2 to 1000000";
+    "off, auto[:key=value,...] or H[:key=value,...], with H from 1 to 1000000; keys: from=EPOCH "
+    "from 1 to 100000; only with auto: max=N from 2 to 1000000";
 
 // Throws Error(usage). For a key of earlier versions the message says that it was removed.
 [[nodiscard]] RoundSchedule parse_round_schedule(std::string_view text);

@@ -84,7 +84,7 @@ class OpenText {
     }
     reason_ = has_writer_ ? fmt::format("is a pipe whose writer has been silent for {} s",
                                         patience.silent_s)
-                          : fmt::format("is a pipe that nobody has opened for writing in {} s",
+                          : fmt::format("is a pipe that no program has opened for writing in {} s",
                                         patience.without_writer_s);
   }
 

@@ -7,7 +7,7 @@
 namespace dp {
 
 struct ExchangeWindow {
-  std::string when = "behind backward";
+  std::string when = "behind the backward pass";
   // True: buckets are sent one after the other, so the last buckets have the least time.
   bool is_by_bucket = true;
   // Advice on how to give an exchange more time. may_send_less: whether sending fewer bits helps,

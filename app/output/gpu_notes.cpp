@@ -32,8 +32,9 @@ std::string describe_exchange(const GpuFacts& facts) {
   std::string text = "encoded and added by the host's processor";
   const std::string names = host_codecs(facts.codecs);
   if (!names.empty()) {
-    text += fmt::format(": {} {} no GPU form, and one such bucket moves all buckets to the host",
-                        names, names.find(" and ") == std::string::npos ? "has" : "have");
+    text += fmt::format(
+        ": {} {} no GPU version, and one bucket with such a codec moves all buckets to the host",
+        names, names.find(" and ") == std::string::npos ? "has" : "have");
   }
   return text + fmt::format("; {} a step go over the bus in each direction",
                             format_bytes(facts.gradient_bytes));
@@ -58,7 +59,7 @@ std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts
   }
   if (facts.ranks_on_gpu > 1) {
     rows.emplace_back(
-        "GPU", fmt::format("{} ranks of rank 0's host share one{}", facts.ranks_on_gpu,
+        "GPU", fmt::format("{} ranks of rank 0's host share one GPU{}", facts.ranks_on_gpu,
                            facts.has_mps ? " through NVIDIA's MPS"
                                          : " and take turns; with NVIDIA's MPS "
                                            "(nvidia-cuda-mps-control -d) they compute at the same "

@@ -253,7 +253,7 @@ void LogSink::save(std::optional<bool> is_finished) {
 std::string LogSink::missing_part() const {
   std::error_code ignored;
   if (!std::filesystem::exists(log_.path(), ignored)) return "is missing";
-  if (!saved_epochs_) return "is as an earlier start left it";
+  if (!saved_epochs_) return "was last written by an earlier start";
   if (*saved_epochs_ < done_epochs_) {
     return fmt::format("has only {} of {} epochs", *saved_epochs_, done_epochs_);
   }

@@ -46,9 +46,9 @@ std::string value_of(const Options& options, std::string_view name) {
   return {};
 }
 
-// "28 % 36 % 36 % 0 % of each bucket, by the ranks' links"
+// "28 % 36 % 36 % 0 % of each bucket, by the speed of the ranks' links"
 std::string describe_owners(const RunDescription& run) {
-  return fmt::format("{} of each bucket, by the ranks' links",
+  return fmt::format("{} of each bucket, by the speed of the ranks' links",
                      owner_percentages(run.owner_weights));
 }
 
@@ -56,9 +56,10 @@ std::string describe_buckets(const RunDescription& run) {
   if (run.buckets.empty()) return "none, because every rank trains its own model";
   std::size_t largest = 0;
   for (const Bucket& bucket : run.buckets) largest = std::max(largest, bucket.elements);
-  return fmt::format("{}, the largest with {} of fp32 gradient (a bucket is closed at {})",
-                     run.buckets.size(), format_bytes(static_cast<double>(largest * sizeof(float))),
-                     format_bytes(static_cast<double>(run.bucket_bytes)));
+  return fmt::format(
+      "{}, the largest with {} of fp32 gradient (a bucket is closed when it reaches {})",
+      run.buckets.size(), format_bytes(static_cast<double>(largest * sizeof(float))),
+      format_bytes(static_cast<double>(run.bucket_bytes)));
 }
 
 GpuFacts gpu_facts(const RunDescription& run) {
@@ -142,7 +143,7 @@ void TextProgress::start(const RunStart& start) {
       network += fmt::format("; measured: {}, {}", format_bit_rate(8 * run.link.bytes_per_s),
                              format_seconds(run.link.latency_s));
       if (!run.link.is_reliable() && !is_one_host) {
-        network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not settle)",
+        network += fmt::format(" (the measured rate did not settle and is uncertain by {:.0f} %)",
                                100 * run.link.uncertainty);
       }
     }
@@ -156,14 +157,15 @@ void TextProgress::start(const RunStart& start) {
   if (rounds.has_rounds()) {
     rows.emplace_back(
         "rounds",
-        fmt::format("exchange {}, and at the end of an epoch{}; outer learning rate {:g}, "
-                    "momentum {:g}",
-                    rounds.text(),
-                    rounds.is_auto()   ? ", behind all steps of the next round but its last"
-                    : o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
-                                                     o.sync_delay, o.sync_delay == 1 ? "" : "s")
-                                       : std::string(),
-                    o.outer_lr, o.outer_momentum));
+        fmt::format(
+            "exchange {}, and at the end of an epoch{}; outer learning rate {:g}, "
+            "momentum {:g}",
+            rounds.text(),
+            rounds.is_auto()   ? ", overlapped with all steps of the next round but its last step"
+            : o.sync_delay > 0 ? fmt::format(", overlapped with {} step{} of the next round",
+                                             o.sync_delay, o.sync_delay == 1 ? "" : "s")
+                               : std::string(),
+            o.outer_lr, o.outer_momentum));
   }
   console_.settings("this run", rows);
   std::vector<std::pair<std::string, std::string>> changed;
@@ -300,10 +302,10 @@ void TextProgress::cost_table(const TrainingEnd& end) {
       bytes += static_cast<double>(row.times.statistics_bytes);
     }
     const auto count = static_cast<double>(end.epochs.size());
-    console_.print(fmt::format(
-        "Statistics of all ranks for batch normalisation: {} per epoch, not included in \"sent\", "
-        "and {} of \"exposed\".",
-        format_bytes(bytes / count), format_seconds(statistics_s / count)));
+    console_.print(
+        fmt::format("Batch normalisation over all ranks: its statistics took {} per epoch, not "
+                    "included in \"sent\", and {} of \"exposed\".",
+                    format_bytes(bytes / count), format_seconds(statistics_s / count)));
   }
   if (!end.run.buckets.empty() && end.run.comm->size() > 1) {
     console_.print(

@@ -102,7 +102,8 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
     is_written_ = communicator.all_gather(std::uint8_t{target.failure().empty()}).front() != 0;
     if (communicator.rank() != 0 || !target.failure().empty()) return Report{{}, target.failure()};
     const std::string clocks =
-        communicator.size() > 1 ? ", on clocks that agree within " + format_seconds(error_s) : "";
+        communicator.size() > 1 ? ", and the ranks' clocks agree within " + format_seconds(error_s)
+                                : "";
     std::string text = fmt::format("The trace is {}: {} slices{}", options_.trace,
                                    format_count(static_cast<std::int64_t>(slices)), clocks);
     if (left_out > 0) {

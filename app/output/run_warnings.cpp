@@ -35,11 +35,11 @@ std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                                               name_of(buckets, *rate.binding_bucket))
                                 : std::string();
   const std::string link =
-      is_own ? fmt::format("rank 0's link carries {}/s, which hides {:.2g} bits per value {}",
+      is_own ? fmt::format("rank 0's link carries {}/s, enough to hide {:.2g} bits per value {}",
                            format_bytes(rate.link_bytes_per_s), rate.wished_bits, window.when)
              : fmt::format(
-                   "the slowest link of a rank hides {:.2g} bits per value {} (rank 0's link "
-                   "carries {}/s, which hides {:.2g})",
+                   "the slowest link of all ranks is enough to hide {:.2g} bits per value {} (rank "
+                   "0's link carries {}/s, enough to hide {:.2g})",
                    rate.wished_bits, window.when, format_bytes(rate.link_bytes_per_s),
                    rate.hidden_bits);
   std::string advice = window.remedy;
@@ -48,9 +48,8 @@ std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                           std::max(limits.least_bits / 2, 0.01));
   }
   return fmt::format(
-      "{}{}. The minimum, min={:g}, is sent, and training waits for the rest: try "
-      "{}",
-      link, place, limits.least_bits, advice);
+      "{}{}. The run sends the minimum, min={:g}, and training waits for the rest: try {}", link,
+      place, limits.least_bits, advice);
 }
 
 std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets) {
@@ -71,7 +70,7 @@ void RunWarnings::note_skipped_step(std::uint64_t global_step, const std::string
                                     bool is_of_all) {
   const bool is_first = !std::exchange(has_skipped_, true);
   warn(fmt::format("step {}: the gradient is not finite on {}{}{}", global_step, where,
-                   is_of_all ? "; all ranks skip this step" : "; it skips this step",
+                   is_of_all ? "; all ranks skip this step" : "; this rank skips the step",
                    is_first ? "; if it happens again, try a smaller --lr, --clip-norm or "
                               "--warmup-epochs"
                             : ""));
@@ -100,16 +99,14 @@ void RunWarnings::note_loss(const EpochRow& row) {
   const double usual = std::min(before, guessing);
   if (has_exploded_ || !(row.train_loss > std::max(kTimes * usual, usual + kLeastRise))) return;
   has_exploded_ = true;
-  warn(
-      fmt::format("epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
-                  "--warmup-epochs 1 or "
-                  "--clip-norm 1{}",
-                  row.epoch + 1, row.train_loss,
-                  before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
-                                    : fmt::format("far above the loss of guessing "
-                                                  "({:.3g})",
-                                                  guessing),
-                  run_.options->compress.codec.is_exact() ? "" : ", or a finer --compress"));
+  warn(fmt::format(
+      "epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
+      "--warmup-epochs 1 or "
+      "--clip-norm 1{}",
+      row.epoch + 1, row.train_loss,
+      before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
+                        : fmt::format("far above the loss of random guessing ({:.3g})", guessing),
+      run_.options->compress.codec.is_exact() ? "" : ", or a finer --compress"));
 }
 
 void RunWarnings::note_images(const std::vector<std::string>& notes) {

@@ -172,11 +172,12 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
   if (budget.bits_per_value == 0.0) {
-    return "no number of bits hides behind backward: the fp32 buckets and the latency alone take "
-           "longer";
+    return "no number of bits hides behind the backward pass: the fp32 buckets and the latency "
+           "alone take longer";
   }
   return fmt::format(
-      "{:.2g} bits per value would hide behind backward with direct (limited by bucket {} of {})",
+      "with direct, {:.2g} bits per value would hide behind the backward pass (limited by bucket "
+      "{} of {})",
       budget.bits_per_value, *budget.binding + 1, choice.buckets.size());
 }
 
@@ -369,8 +370,7 @@ void plan_run(const Options& options, Communicator& comm) {
   comm.busy([&] {
     if (comm.rank() != 0) return;
     std::printf(
-        "dptrain %s --plan: %s on %s, from %zu step%s of %d rank%s, which compute%s %s "
-        "each\n",
+        "dptrain %s --plan: %s on %s, from %zu step%s of %d rank%s, which compute%s %s per step\n",
         DP_VERSION, options.model.c_str(), options.dataset.c_str(), calibration.steps.size(),
         calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
         comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());

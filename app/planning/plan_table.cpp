@@ -73,8 +73,9 @@ std::string quickest_text(const std::vector<PlanRow>& rows) {
     text += fmt::format(". {} would take {}", options_of(rows.front()),
                         format_seconds(rows.front().step_s));
   }
-  text += shortest > 1 ? ". A larger batch or --accumulate waits less often"
-                       : ". A larger batch, --accumulate or --sync-every waits less often";
+  text += shortest > 1
+              ? ". With a larger batch or --accumulate, training waits less often"
+              : ". With a larger batch, --accumulate or --sync-every, training waits less often";
   return text;
 }
 

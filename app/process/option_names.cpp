@@ -48,7 +48,7 @@ const OptionNames kDptrainNames = {.rows = kDptrainRows,
                                    .for_memory = "option --batch-size or --model"};
 const OptionNames kDpbenchNames = {
     .rows = kDpbenchRows,
-    .for_memory = "option --batch or --model of layers, --mb of other benches"};
+    .for_memory = "option --batch or --model of layers, option --mb of other benches"};
 const OptionNames kPackNames = {.rows = kPackRows, .for_memory = "option --threads"};
 
 std::string_view OptionNames::option_of(Setting setting) const {

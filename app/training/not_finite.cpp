@@ -40,7 +40,8 @@ std::string describe_not_finite(Replica& replica, const Communicator& comm,
   const auto is_bad = [](std::uint64_t place) { return place != kNowhere; };
   const auto first = std::ranges::find_if(places, is_bad);
   // Every rank's input was finite, but a sum was not.
-  if (first == places.end()) return "no rank alone, but in the sum of all";
+  if (first == places.end())
+    return "all ranks together, although each rank's own values are finite";
   const auto rank = static_cast<std::size_t>(first - places.begin());
   std::string text = fmt::format("rank {}", rank);
   if (comm.size() > 1) text += fmt::format(" on host {}", comm.hosts()[rank]);

@@ -92,7 +92,8 @@ void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateL
     } else if (me == leader) {
       const std::vector<std::byte> bytes = receive_bytes(comm, static_cast<int>(rank));
       if (bytes.size() != mine.size() * sizeof(float)) {
-        throw_error(ErrorKind::internal, "rank {} has a residual of another size", rank);
+        throw_error(ErrorKind::internal,
+                    "the residual of rank {} has another size than this rank's", rank);
       }
       std::vector<float> other(mine.size());
       std::memcpy(other.data(), bytes.data(), bytes.size());
@@ -122,11 +123,11 @@ std::vector<std::string> restore_run(Replica& replica, const StateList& list,
   });
   std::vector<std::string> lines;
   if (!point.lost.empty()) {
-    lines.push_back(fmt::format(
-        "the part of rank{} {} is lost: values that {} had not sent yet count as zero, and "
-        "running statistics are the mean of the others'",
-        point.lost.size() == 1 ? "" : "s", fmt::join(point.lost, ", "),
-        point.lost.size() == 1 ? "it" : "they"));
+    lines.push_back(
+        fmt::format("the part of rank{} {} is lost: values that {} had not sent yet count as zero, "
+                    "and running statistics are the mean over the other ranks",
+                    point.lost.size() == 1 ? "" : "s", fmt::join(point.lost, ", "),
+                    point.lost.size() == 1 ? "it" : "they"));
   }
   if (!unused.empty()) {
     lines.push_back(

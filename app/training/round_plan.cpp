@@ -47,7 +47,7 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
         .exposed_s =
             sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(last.exchanges, 1)))};
     steps = chosen_steps(measured, schedule_.most_steps);
-    why = fmt::format(": training waited {} for an exchange, and a step computes for {}",
+    why = fmt::format(": training waited {} for an exchange, and computing a step takes {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
   }
   if (const auto earlier = steps_of(plan_.choices.round_steps, epoch)) {
@@ -59,7 +59,10 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   if (steps == before) return;
   recorder_.say(fmt::format(
       "epoch {}: ranks exchange every {}{}", epoch + 1,
-      steps == 1 ? "step" : fmt::format("{} steps, behind the next {}", steps, steps - 1), why));
+      steps == 1
+          ? "step"
+          : fmt::format("{} steps, and each exchange runs during the next {}", steps, steps - 1),
+      why));
 }
 
 // `steps` lists the length of rounds, in steps, for each epoch up to the current one. Rounds begin

@@ -160,7 +160,7 @@ void SharePlan::record_first() {
     rows[r].image_s = models[r].image_s;
   }
   run_.recorder->record_shares(
-      rows, fmt::format("a rehearsed step computed for {}, and should compute for {}",
+      rows, fmt::format("computing a rehearsed step took {}, and should now take {}",
                         format_seconds(std::ranges::max(rehearsed_s_)),
                         format_seconds(slowest_s(models, images))));
 }
@@ -271,9 +271,9 @@ void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
   run_.recorder->record_shares(
       rows,
       decision->is_undone
-          ? fmt::format("as before, because steps take {} instead of {}",
+          ? fmt::format("as before the last change, because steps take {} instead of {}",
                         format_seconds(decision->step_s), format_seconds(decision->expected_s))
-          : fmt::format("a step took {}, and should take {}", format_seconds(decision->step_s),
+          : fmt::format("a step took {}, and should now take {}", format_seconds(decision->step_s),
                         format_seconds(decision->expected_s)));
 }
 

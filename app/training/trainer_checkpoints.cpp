@@ -79,8 +79,8 @@ std::size_t Trainer::resume() {
   if (options_.log != "none" && point.log.empty()) {
     recorder_.put_back_epochs();
     recorder_.say(
-        "the log of the run so far is missing: for earlier epochs, the new log has only the rows "
-        "of epochs");
+        "the log of the run so far is missing: the new log has a row for each earlier epoch, but "
+        "no rows for its steps, ranks and buckets");
   }
   shares_.restore(point.head, global_step_);
   is_resumed_in_epoch_ = !point.epoch_is_over();

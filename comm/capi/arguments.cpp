@@ -46,14 +46,14 @@ std::vector<std::pair<std::string, CodecSpec>> tensor_codecs(const dptrain_comm_
 // Checks the factor of a running mean.
 void check_factor(std::string_view name, double value) {
   if (value >= 0.0 && value < 1.0) return;
-  throw_error(ErrorKind::usage, "{} must be 0 or more and below 1, and is {}", name, value);
+  throw_error(ErrorKind::usage, "{} must be 0 or more and below 1, but is {}", name, value);
 }
 
 void check_optimizer(const dptrain_comm_options& given) {
   if (given.optimizer < DPTRAIN_COMM_ANY_OPTIMIZER || given.optimizer > DPTRAIN_COMM_ADAM) {
     throw_error(ErrorKind::usage,
                 "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or "
-                "DPTRAIN_COMM_ADAM (2), and is {}",
+                "DPTRAIN_COMM_ADAM (2), but is {}",
                 given.optimizer);
   }
   if (given.optimizer == DPTRAIN_COMM_SGD) check_factor("momentum", given.momentum);

@@ -390,7 +390,7 @@ int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, std::size_t s
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);
     require(bytes != nullptr, "bytes is NULL");
-    require(all != nullptr || it.comm->rank() != 0, "all is NULL on rank 0");
+    require(all != nullptr || it.comm->rank() != 0, "the argument all is NULL on rank 0");
     it.sync.reducer().run([=](dp::Communicator& comm) {
       const std::vector<std::byte> gathered =
           comm.gather_rows(std::span<const std::byte>(static_cast<const std::byte*>(bytes), size));
@@ -431,7 +431,7 @@ int dptrain_comm_set_bits(dptrain_comm* exchange, double bits) {
 
 int dptrain_comm_write_trace(dptrain_comm* exchange) {
   return result_on(exchange, [](dptrain_comm& it) {
-    require(it.trace != nullptr, "the options of this exchange name no trace");
+    require(it.trace != nullptr, "this exchange was created without the option trace");
     it.require_step(false);
     it.trace->write(it.sync.reducer());
   });
@@ -475,10 +475,10 @@ int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
       from.emplace_back(static_cast<const std::byte*>(states[r]), sizes[r]);
     }
     require(count == 1 || it.comm->size() == dptrain_comm_size(),
-            "with shards a state fits only the same number of ranks");
+            "with shards, only the same number of ranks can load a state");
     require(count == 1 || !it.has_leaders(),
-            "with the topology hierarchical, where one rank of a host encodes for all, a state "
-            "fits only the same number of ranks");
+            "with the topology hierarchical, one rank of each host encodes for all its ranks, so "
+            "only the same number of ranks can load a state");
     it.sync.set_loss_scale(dp::merge_states(it.stateful(it.state()), from).loss_scale);
   });
 }

@@ -103,8 +103,8 @@ void dptrain_comm::agree_on_step() {
   };
   dp::throw_error(
       dp::ErrorKind::data,
-      "{}, {}: every rank must load its state of the same step, or no rank may load one", begins(0),
-      begins(static_cast<std::size_t>(other - steps.begin())));
+      "{}, but {}: every rank must load its state of the same step, or no rank may load a state",
+      begins(0), begins(static_cast<std::size_t>(other - steps.begin())));
 }
 
 dp::StateList dptrain_comm::state() {

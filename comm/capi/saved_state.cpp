@@ -253,7 +253,7 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
   const std::vector<std::size_t> from = divided(saved.tensors, block.grain, numbers);
   if (from.back() != numbers) {
     throw_error(ErrorKind::data,
-                "the saved state of the exchange has {} numbers of {}; allowed: {}", numbers,
+                "the saved state of the exchange has {} numbers for {}; it must have {}", numbers,
                 block.name, from.back());
   }
   const auto matches = matched(here, saved.tensors);
@@ -321,7 +321,8 @@ std::size_t saved_bytes(const StatefulExchange& exchange) {
 void save_state(const StatefulExchange& exchange, std::span<std::byte> to) {
   const std::size_t size = saved_bytes(exchange);
   if (to.size() != size) {
-    throw_error(ErrorKind::usage, "{} bytes for a state of {} bytes", to.size(), size);
+    throw_error(ErrorKind::usage, "the buffer has {} bytes, but the state has {} bytes", to.size(),
+                size);
   }
   std::byte* at = to.data();
   for_each_piece(exchange, [&at](std::span<const std::byte> piece) {
@@ -374,7 +375,8 @@ StateOrigin merge_states(const StatefulExchange& exchange,
   std::vector<std::pair<const StateBlock*, std::vector<float>>> divided_blocks;
   for (const StateBlock& block : exchange.state.blocks) {
     if (block.grain == StateGrain::none) continue;
-    DP_ASSERT(block.type == StateType::f32, "the divided state {} has no floats", block.name);
+    DP_ASSERT(block.type == StateType::f32,
+              "the state {} is divided by tensors, so it must consist of floats", block.name);
     std::vector<double> sums(block.bytes.size() / sizeof(float));
     const std::vector<double> weight = weights(block, exchange.here, states);
     for (std::size_t r = 0; r < states.size(); ++r) {

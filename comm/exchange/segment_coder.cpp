@@ -56,7 +56,8 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
   const bool needs_exact = std::ranges::any_of(
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {
-    DP_ASSERT(!setup.codec->is_on_device(), "no codec for fp32 in the memory of the device");
+    DP_ASSERT(!setup.codec->is_on_device(),
+              "a codec on a device needs an exact codec on the same device");
     own_exact_ = make_codec(CodecSpec::exact());
     setup_.exact = own_exact_.get();
   }
@@ -201,7 +202,8 @@ void SegmentCoder::encode_own(std::span<const PlanTask* const> tasks,
   own_.clear();
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     DP_ASSERT(!tasks[i]->takes() && tasks[i]->give == Give::partial,
-              "segment {} is not this rank's", tasks[i]->segment);
+              "the message of segment {} is not made from this rank's gradient alone",
+              tasks[i]->segment);
     own_.push_back(make_encode(*tasks[i], payloads[i]));
     begin(own_.back());
   }

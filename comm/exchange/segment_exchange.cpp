@@ -253,14 +253,14 @@ void SegmentExchange::check_header(const MessageHeader& got, const MessageHeader
   if (got.has_kind_of(want) && got.stream == want.stream && got.step != want.step) {
     const bool is_first = rank_ < from;
     throw_error(ErrorKind::data,
-                "rank {} continues from step {}, rank {} from step {}: every rank must load its "
-                "state of the same step, or no rank may load one",
+                "rank {} continues from step {}, but rank {} from step {}: every rank must load "
+                "its state of the same step, or no rank may load a state",
                 is_first ? rank_ : from, is_first ? want.step : got.step, is_first ? from : rank_,
                 is_first ? got.step : want.step);
   }
   throw_error(ErrorKind::communication,
-              "rank {} got message {} of stream {} in step {} (kind {:08x}) from rank {} where "
-              "message {} of stream {} in step {} was due, for bucket {}: all ranks must run the "
+              "rank {} received message {} of stream {} in step {} (kind {:08x}) from rank {}, but "
+              "expected message {} of stream {} in step {}, for bucket {}: all ranks must run the "
               "same version of the program with the same options",
               rank_, got.number, got.stream, got.step, got.kind, from, want.number, want.stream,
               want.step, setup_.bucket);
@@ -394,7 +394,7 @@ std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk, co
     const std::size_t n = shape.segment_size(chunk, at);
     if (n == 0) continue;
     const auto payload = codec.fixed_payload_bytes(n);
-    DP_ASSERT(payload.has_value(), "{} has payloads of varying size", codec.spec().name);
+    DP_ASSERT(payload.has_value(), "the payloads of {} have no fixed size", codec.spec().name);
     bytes += kMessageFrameBytes + *payload;
   }
   return bytes;

@@ -229,7 +229,8 @@ void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
   }
   const auto me = static_cast<std::size_t>(rank_);
   const std::size_t own = (first_of_rank[me + 1] - first_of_rank[me]) * size;
-  DP_ASSERT(all.size() == ranks * own, "{} bytes for {} of {}", all.size(), ranks, own);
+  DP_ASSERT(all.size() == ranks * own, "the result has {} bytes, but {} ranks send {} bytes each",
+            all.size(), ranks, own);
   for (std::size_t r = 0; r < ranks; ++r) {
     const std::size_t begin = first_of_rank[r] * size, bytes = first_of_rank[r + 1] * size - begin;
     sent_parts_.sizes[r] = checked_cast<int>(bytes);

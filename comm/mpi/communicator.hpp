@@ -128,8 +128,9 @@ class Communicator {
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all) {
-    DP_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_), "{} of {} for {} ranks",
-              all.size(), mine.size(), size_);
+    DP_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_),
+              "the result has {} values, but there are {} values from each of {} ranks", all.size(),
+              mine.size(), size_);
     all_gather_bytes(std::as_bytes(mine), all.data());
   }
   // Collective: divides `mine` into parts and sends one to each rank. The part for rank r begins at
@@ -141,7 +142,8 @@ class Communicator {
                   std::span<T> all) {
     DP_ASSERT(first_of_rank.size() == static_cast<std::size_t>(size_) + 1 &&
                   first_of_rank.back() <= mine.size(),
-              "{} parts of {} for {} ranks", first_of_rank.size(), mine.size(), size_);
+              "{} offsets of parts do not divide {} values among {} ranks", first_of_rank.size(),
+              mine.size(), size_);
     all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
   }
   // Collective: sums over ranks, in place. Values are added in the order of ranks, so the bits are

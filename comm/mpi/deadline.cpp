@@ -106,7 +106,7 @@ std::string Deadline::name(int rank) const {
 
 std::string Deadline::place(const Whereabouts& where) const {
   if (where.is_busy != 0) return "it is busy with work of its own";
-  return fmt::format("it is in step {} and has begun {} buckets of it", where.step,
+  return fmt::format("it is in step {} and has begun {} of its buckets", where.step,
                      where.buckets_begun);
 }
 

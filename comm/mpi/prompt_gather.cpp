@@ -81,7 +81,8 @@ PromptGather::PromptGather(Transport& transport, GatherDesk& desk, TraceTrack* t
       message_bytes_(bytes_of(desk.most_floats())),
       memory_(new std::byte[message_bytes_ * (others() + 2)]),
       received_bytes_(others()) {
-  DP_ASSERT(desk.ranks() == ranks_, "a desk for {} ranks, and there are {}", desk.ranks(), ranks_);
+  DP_ASSERT(desk.ranks() == ranks_, "the gather desk is for {} ranks, but there are {}",
+            desk.ranks(), ranks_);
   channel_ = transport.open(3 * others());
 }
 
@@ -129,8 +130,8 @@ void PromptGather::start() {
   const GatherDesk::Request& request = desk_.request();
   const std::span<const float> mine = request.mine;
   DP_ASSERT(mine.size() <= desk_.most_floats() && request.all.size() == mine.size() * ranks_,
-            "{} floats where {} were planned, into {}", mine.size(), desk_.most_floats(),
-            request.all.size());
+            "this rank gives {} floats ({} were planned), and the result has {}", mine.size(),
+            desk_.most_floats(), request.all.size());
   began_ = Clock::now();
   is_under_way_ = true;
   arrived_ = 0;
@@ -188,8 +189,8 @@ void PromptGather::check(std::size_t i) const {
     return;
   }
   throw_error(ErrorKind::communication,
-              "rank {} sent {} bytes with the header {:08x} {} {} {} instead of gathering {} of {} "
-              "floats: its program differs from this rank's",
+              "rank {} sent {} bytes with the header {:08x} {} {} {} instead of gathering {} with "
+              "{} floats: its program differs from this rank's",
               other(i), received_bytes_[i], header.kind, header.number, header.pass, header.floats,
               number_, floats);
 }

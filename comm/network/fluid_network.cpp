@@ -115,7 +115,7 @@ void FluidNetwork::gather(std::size_t port, double bytes_per_s) {
 void FluidNetwork::go_on(double now_s) {
   if (!is_shared_) share_ports();
   const double passed_s = now_s - now_s_;
-  DP_ASSERT(passed_s >= -1e-9, "time goes back from {} to {}", now_s_, now_s);
+  DP_ASSERT(passed_s >= -1e-9, "the simulated time must not go back from {} to {}", now_s_, now_s);
   if (passed_s > 0.0) {
     for (const std::size_t f : active_) {
       Flow& flow = flows_[f];

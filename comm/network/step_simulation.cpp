@@ -107,7 +107,8 @@ class Simulation {
   // computation of a step.
   void step(std::span<const ComputeTimes> times) {
     network_ = FluidNetwork(setup_.ports, setup_.hosts);
-    DP_ASSERT(times.size() == ranks_, "times of {} ranks for {}", times.size(), ranks_);
+    DP_ASSERT(times.size() == ranks_, "there are times of {} ranks, but the simulation has {}",
+              times.size(), ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) begin(rank, times[rank]);
     while (!queue_.empty() || network_.next_s() < kNoEvent_s) {
       const double event_s = queue_.empty() ? kNoEvent_s : queue_.top().at_s;
@@ -168,7 +169,7 @@ class Simulation {
 
   void end(Engine& engine) {
     const double backward_s = engine.backward_end_s();
-    DP_ASSERT(engine.delivered == setup_.buckets.size(), "{} of {} buckets were delivered",
+    DP_ASSERT(engine.delivered == setup_.buckets.size(), "only {} of {} buckets were delivered",
               engine.delivered, setup_.buckets.size());
     forecast_.backward_end_s += backward_s - engine.begin_s;
     forecast_.exposed_s += std::max(0.0, engine.last_delivered_s - backward_s);

@@ -19,7 +19,7 @@ double number_in(std::string_view text, std::string_view value, double least, do
       !(number >= least && number <= most)) {
     throw SettingError(
         Setting{"codec"}, text,
-        fmt::format("{} must be a number of bits a value from {:g} to {:g}", value, least, most));
+        fmt::format("{} must be a number of bits per value from {:g} to {:g}", value, least, most));
   }
   return number;
 }

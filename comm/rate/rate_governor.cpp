@@ -62,7 +62,7 @@ void RateGovernor::connect(int rank, int ranks, std::optional<StepWatch> watch) 
 void RateGovernor::set_mean_bits(double bits) {
   const double allowed = parse_codec_spec(fmt::format("ecq:bits={}", bits)).number("bits");
   if (!(allowed > 0.0)) {
-    throw SettingError(Setting{"codec"}, options_.compress, "needs more than 0 bits a value");
+    throw SettingError(Setting{"codec"}, options_.compress, "needs more than 0 bits per value");
   }
   mean_bits_ = allowed;
 }

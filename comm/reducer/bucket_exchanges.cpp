@@ -61,7 +61,7 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
   if (options_.throttle_bits_per_s > 0.0) throttled_.emplace(mpi_, options_.throttle_bits_per_s);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     DP_ASSERT(buckets_[b].offset + buckets_[b].elements <= gradient.size(),
-              "bucket {} ends behind the gradient", b);
+              "bucket {} reaches beyond the end of the gradient", b);
   }
 }
 

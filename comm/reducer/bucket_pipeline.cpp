@@ -59,7 +59,7 @@ void BucketPipeline::fit_buffers() {
 }
 
 void BucketPipeline::begin_step(std::uint64_t step) {
-  DP_ASSERT(is_over(), "step {} is not over: bucket {} of {}", step_, first_open_,
+  DP_ASSERT(is_over(), "step {} is not over: bucket {} of {} is still open", step_, first_open_,
             exchanges_.size());
   step_ = step;
   posted_ = started_ = delivered_ = first_open_ = 0;

@@ -159,7 +159,7 @@ void Reducer::sample_error() {
 }
 
 CommTimes Reducer::take_times() {
-  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  DP_ASSERT(times_job_ == 0, "the times of step {} have been asked for, but not taken", step_);
   return run([this](Communicator&) {
     CommTimes taken = taken_times();
     for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {
@@ -178,7 +178,7 @@ CommTimes Reducer::taken_times() {
 }
 
 void Reducer::ask_times() {
-  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  DP_ASSERT(times_job_ == 0, "the times of step {} have been asked for, but not taken", step_);
   times_job_ = thread_->post(
       [](void* self) {
         auto& reducer = *static_cast<Reducer*>(self);
@@ -188,7 +188,7 @@ void Reducer::ask_times() {
 }
 
 CommTimes Reducer::asked_times() {
-  DP_ASSERT(times_job_ != 0, "nobody has asked for the costs of step {}", step_);
+  DP_ASSERT(times_job_ != 0, "the times of step {} have not been asked for", step_);
   thread_->wait(std::exchange(times_job_, 0));
   return std::move(asked_times_);
 }

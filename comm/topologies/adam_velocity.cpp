@@ -79,8 +79,8 @@ AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> ten
       compared_steps_(tensors.size()) {
   std::size_t rows = 0;
   for (const TensorSlot& slot : tensors) {
-    DP_ASSERT(slot.offset + slot.elements() <= elements, "tensor {} ends behind the gradient",
-              slot.name);
+    DP_ASSERT(slot.offset + slot.elements() <= elements,
+              "tensor {} reaches beyond the end of the gradient", slot.name);
     tensors_.push_back(
         {.begin = slot.offset, .rows = slot.rows, .columns = slot.columns, .first_row = rows});
     rows += slot.rows;
@@ -229,7 +229,8 @@ void AdamVelocity::compare(std::span<const float> sums, std::uint64_t step) {
 }
 
 void AdamVelocity::scale(float factor) {
-  DP_ASSERT(factor == 1.0f, "the loss scale changes, although the ranks take Adam's step first");
+  DP_ASSERT(factor == 1.0f,
+            "the loss scale must not change, because the ranks apply Adam before the exchange");
 }
 
 void AdamVelocity::list_state(StateVisitor& visitor) {

@@ -84,7 +84,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
     DP_ASSERT(i == 0 || tensor.offset == tensors[i - 1].offset + tensors[i - 1].elements(),
               "tensor {} begins at {}", i, tensor.offset);
     DP_ASSERT(tensor.is_1d || i == 0 || !tensors[i - 1].is_1d,
-              "tensor {} comes after the one-dimensional ones", i);
+              "tensor {} comes after one-dimensional tensors, which must be last", i);
     const CodecSpec& wanted = tensor.codec ? *tensor.codec : tensor.is_1d ? small : codec;
     const bool changes = i > 0 && wanted != buckets.back().codec;
     if (!is_open || is_first_1d || changes) {

@@ -24,7 +24,7 @@ MadeExchange make_encoded(const ExchangeRequest& request) {
   MadeExchange made;
   made.codec = request.device == nullptr ? make_codec(spec) : make_codec(spec, *request.device);
   DP_ASSERT(made.codec != nullptr,
-            "{} has no form for this device, or is an exchange without a row in exchange_kinds.cpp",
+            "{} does not run on this device, or is an exchange without a row in exchange_kinds.cpp",
             spec.text());
   ExchangeSetup setup = request.setup;
   setup.codec = made.codec.get();
@@ -52,7 +52,7 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
 }
 
 MadeExchange make_factored(const ExchangeRequest& request) {
-  DP_ASSERT(request.device == nullptr, "{} has no form for this device", request.spec->text());
+  DP_ASSERT(request.device == nullptr, "{} does not run on this device", request.spec->text());
   return {.codec = nullptr,
           .exchange = make_powersgd({.exchange = request.setup,
                                      .tensors = request.tensors,

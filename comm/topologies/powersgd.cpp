@@ -47,11 +47,12 @@ class PowerSgd final : public Exchange {
         factor_rank_(setup.factor_rank),
         plan_(plan_powersgd(setup.tensors, setup.factor_rank)) {
     DP_ASSERT(setup_.codec->is_lossless() && !setup_.codec->is_on_device(),
-              "powersgd sends its factors by {}", setup_.codec->spec().name);
+              "powersgd needs a lossless codec on the CPU for its factors, not {}",
+              setup_.codec->spec().name);
     DP_ASSERT(plan_.tensors.empty() ? setup_.gradient.empty()
                                     : plan_.tensors.back().begin + elements(plan_.tensors.back()) ==
                                           setup_.gradient.size(),
-              "tensors of another bucket than that of {} values", setup_.gradient.size());
+              "the tensors do not fill the bucket, which has {} values", setup_.gradient.size());
     if (is_idle()) return;
     make_sum(first_, plan_.first_floats, setup_.stream, *setup.topology);
     make_sum(second_, plan_.second_floats, setup_.stream + 1, *setup.topology);

@@ -20,8 +20,11 @@ class SpacedExchange final : public Exchange {
         residual_(setup.residual),
         inner_(std::move(inner)),
         every_(every) {
-    DP_ASSERT(residual_ != nullptr && every > 0, "bucket {}, every {} steps", setup.bucket, every);
-    DP_ASSERT(!setup.codec->is_on_device(), "bucket {} is in the memory of a device", setup.bucket);
+    DP_ASSERT(residual_ != nullptr && every > 0,
+              "bucket {} needs a residual, and an interval above 0 instead of {} steps",
+              setup.bucket, every);
+    DP_ASSERT(!setup.codec->is_on_device(), "the codec of bucket {} must run on the CPU",
+              setup.bucket);
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner_->needs(); }

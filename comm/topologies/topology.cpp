@@ -15,18 +15,18 @@ namespace dp {
 namespace {
 
 constexpr Topology kTopologies[] = {
-    {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value",
+    {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, each value encoded P times",
      ring_wire_bytes, ring_hops, ring_wire_factor, ring_plan},
     {"direct",
-     "each chunk directly to its owner and back; as many bytes as ring, 2 encodes a value",
+     "each chunk directly to its owner and back; as many bytes as ring, each value encoded twice",
      direct_wire_bytes, direct_hops, ring_wire_factor, direct_plan, true, true},
-    {"grid", "direct within rows and columns of ranks; few messages, 3 encodes a value",
+    {"grid", "direct within rows and columns of ranks; few messages, each value encoded 3 times",
      grid_wire_bytes, grid_hops, grid_wire_factor, grid_plan},
     {"tree", "binomial tree, 2 log2 P hops of the whole bucket; for small buckets", tree_wire_bytes,
      tree_hops, tree_wire_factor, tree_plan},
     {"hierarchical", "fp32 sums inside a host, a ring between hosts", hierarchical_wire_bytes,
      hierarchical_hops, hierarchical_wire_factor, hierarchical_plan, false},
-    {"ps", "parameter server: all to rank 0 and back", parameter_server_wire_bytes,
+    {"ps", "parameter server: all ranks to rank 0 and back", parameter_server_wire_bytes,
      parameter_server_hops, parameter_server_wire_factor, parameter_server_plan},
 };
 

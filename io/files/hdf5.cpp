@@ -202,7 +202,8 @@ std::size_t length_of(const H5Handle& attribute) {
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
   const auto length =
       static_cast<std::size_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
-  if (length > kMost) throw_error(ErrorKind::data, "HDF5: an attribute of {} values", length);
+  if (length > kMost)
+    throw_error(ErrorKind::data, "HDF5: an attribute has too many values, {}", length);
   return length;
 }
 

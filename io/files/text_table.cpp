@@ -72,7 +72,8 @@ std::string format_table(const TextTable& table, std::size_t indent) {
                                                     : table.rows[0].size();
   std::vector<std::size_t> widths(columns);
   const auto measure = [&](const std::vector<std::string>& row) {
-    DP_ASSERT(row.size() == columns, "{} cells in a table of {} columns", row.size(), columns);
+    DP_ASSERT(row.size() == columns, "a row has {} cells, but the table has {} columns", row.size(),
+              columns);
     for (std::size_t i = 0; i < columns; ++i) widths[i] = std::max(widths[i], text_columns(row[i]));
   };
   if (!table.header.empty()) measure(table.header);

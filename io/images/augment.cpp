@@ -61,7 +61,7 @@ PixelTable Normalizer::table() const {
 
 Normalizer::Normalizer(const ImageShape& shape, const Normalization& normalization)
     : shape_(shape) {
-  DP_ASSERT(shape.channels == kColours, "images of {} channels, not red, green and blue",
+  DP_ASSERT(shape.channels == kColours, "images have {} channels instead of red, green and blue",
             shape.channels);
   for (std::size_t c = 0; c < kColours; ++c) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
@@ -74,12 +74,12 @@ Normalizer::Normalizer(const ImageShape& shape, const Normalization& normalizati
 void Normalizer::apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
                        std::span<float> nhwc) const {
   DP_ASSERT(image.size() == shape_.values() && nhwc.size() == shape_.values(),
-            "{} bytes and {} floats for an image of {} values", image.size(), nhwc.size(),
+            "{} bytes and {} floats do not fit an image of {} values", image.size(), nhwc.size(),
             shape_.values());
   DP_ASSERT(augmentation.cut_side == 0 ||
                 (augmentation.cut_x + augmentation.cut_side <= static_cast<int>(shape_.width) &&
                  augmentation.cut_y + augmentation.cut_side <= static_cast<int>(shape_.height)),
-            "a cutout outside of the image");
+            "the cutout reaches beyond the image");
   const int width = static_cast<int>(shape_.width), height = static_cast<int>(shape_.height);
   constexpr int kChannels = static_cast<int>(kColours);
   const std::array<float, kColours> black{table_[0][0], table_[1][0], table_[2][0]};

@@ -138,12 +138,12 @@ void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
   const std::uint32_t height = scaled_size(header.height, denominator);
   DP_ASSERT(wanted.width > 0 && wanted.height > 0 && wanted.x + wanted.width <= width &&
                 wanted.y + wanted.height <= height,
-            "{}x{} pixels at {}, {} of {}x{}", wanted.width, wanted.height, wanted.x, wanted.y,
-            width, height);
+            "a crop of {}x{} pixels at {}, {} does not fit an image of {}x{} pixels", wanted.width,
+            wanted.height, wanted.x, wanted.y, width, height);
   if (header.format == ImageFormat::jpeg) {
     jpeg::decode(bytes, header, denominator, wanted, sink);
   } else {
-    DP_ASSERT(denominator == 1, "a PNG at 1/{} of its size", denominator);
+    DP_ASSERT(denominator == 1, "a PNG cannot be decoded at 1/{} of its size", denominator);
     png::decode(bytes, header, wanted, sink);
   }
 }

@@ -96,7 +96,7 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
     }
     chosen = next_of_class(chosen);
     if (chosen == index) {
-      throw_error(ErrorKind::data, "class {} of {} has no image that can be decoded, including {}",
+      throw_error(ErrorKind::data, "class {} of {}: no image can be decoded, including {}",
                   printable(class_names()[static_cast<std::size_t>(label(index))]), name(),
                   path_of(index));
     }

@@ -142,9 +142,9 @@ void refuse_one_class(const DatasetRequest& request, const ImageTree& tree) {
     why += "; training needs at least two folders of images, one for each class";
   } else {
     why += fmt::format(
-        " in {} {}; training needs at least two classes: if these are they, {}",
+        " in {} {}; training needs at least two classes; if these folders are meant as classes, {}",
         inner.size() == 1 ? "its folder" : "its folders", fmt::join(inner, ", "),
-        tree.name.empty() ? fmt::format("name the folder {} itself", printable(only))
+        tree.name.empty() ? fmt::format("give the folder {} as the data folder", printable(only))
                           : fmt::format("move them out of {} into {}", printable(only), tree.name));
   }
   throw SettingError(Setting{"data folder"}, printable(request.data_dir), why, ErrorKind::data);
@@ -225,10 +225,10 @@ std::string how_trained(const std::optional<AugmentationRule>& rule, bool has_re
   if (!rule) return "as for testing";
   std::string text = has_resized_crop ? "a random part, scaled" : how_tested;
   if (!has_resized_crop && rule->crop_padding > 0) {
-    text =
-        fmt::format("{}shifted by up to {} pixel{} over {}", has_that_size ? "" : how_tested + ", ",
-                    rule->crop_padding, rule->crop_padding == 1 ? "" : "s",
-                    rule->is_reflected ? "their mirror images" : "black");
+    text = fmt::format("{}shifted by up to {} pixel{}, with {} at the edges",
+                       has_that_size ? "" : how_tested + ", ", rule->crop_padding,
+                       rule->crop_padding == 1 ? "" : "s",
+                       rule->is_reflected ? "their mirror images" : "black");
   }
   constexpr const char* kFlips[] = {"half of them mirrored", "mirrored in every other epoch",
                                     "not mirrored"};
@@ -346,16 +346,17 @@ Dataset load_image_folder(const DatasetRequest& request) {
   data.is_decoded = true;
   const std::string kinds = survey.kinds();
   const std::string how_tested =
-      has_that_size ? "as they are"
-                    : fmt::format("the centre, with the shorter side at {}", options.short_side);
+      has_that_size
+          ? "as they are"
+          : fmt::format("the centre, after the shorter side is scaled to {}", options.short_side);
   data.about = fmt::format(
       "{} training and {}{} in {} classes, {}{}{}; the network sees {}x{}; training: "
       "{}; testing: {}; mean {:.4f}, deviation {:.4f}{}",
       counted(data.train->count()), counted_images(data.test->count(), "test "),
       parts.train.tree.index == parts.test.tree.index
-          ? fmt::format(" (a share of {} of each class, by names)", request.validation_share > 0
-                                                                        ? request.validation_share
-                                                                        : kUsualValidationShare)
+          ? fmt::format(
+                " (a fraction of {} of each class, chosen by names)",
+                request.validation_share > 0 ? request.validation_share : kUsualValidationShare)
           : fmt::format(" ({})", parts.test.tree.name),
       data.train->classes(), survey.sizes(), kinds.empty() ? "" : "; ", kinds, side, side,
       how_trained(request.augment, options.has_resized_crop, has_that_size, how_tested), how_tested,

@@ -54,7 +54,7 @@ HeaderScan scan_headers(ImageTree& tree, const std::vector<std::uint32_t>& image
   if (!tree.has_headers) {
     constexpr std::size_t kPiece = 64;
     const auto* files = dynamic_cast<const FolderFiles*>(tree.files.get());
-    DP_ASSERT(files != nullptr, "only files have headers to be read");
+    DP_ASSERT(files != nullptr, "headers can be read only from image files in folders");
     run_in_parts(images.size(), threads, kPiece, [&](std::size_t begin, std::size_t end) {
       std::vector<std::uint8_t> bytes;
       for (std::size_t i = begin; i < end; ++i) {

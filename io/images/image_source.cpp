@@ -30,8 +30,8 @@ ImageSet::ImageSet(ImageFacts facts, std::vector<std::uint8_t> pixels,
                    std::vector<std::int32_t> labels)
     : ImageSource(std::move(facts)), pixels_(std::move(pixels)), labels_(std::move(labels)) {
   DP_ASSERT(pixels_.size() == labels_.size() * shape().values(),
-            "{} bytes of pixels for {} labels, {} bytes each", pixels_.size(), labels_.size(),
-            shape().values());
+            "{} bytes of pixels do not fit {} labels with {} bytes per image", pixels_.size(),
+            labels_.size(), shape().values());
   for (const std::int32_t label : labels_) {
     DP_ASSERT(label >= 0 && std::cmp_less(label, classes()), "label {} of {} classes", label,
               classes());
@@ -39,7 +39,7 @@ ImageSet::ImageSet(ImageFacts facts, std::vector<std::uint8_t> pixels,
 }
 
 std::int32_t ImageSet::label(std::size_t index) const {
-  DP_ASSERT(index < count(), "label of image {} of {}", index, count());
+  DP_ASSERT(index < count(), "there is no image {} among {} images", index, count());
   return labels_[index];
 }
 

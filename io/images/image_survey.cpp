@@ -49,7 +49,7 @@ std::string ImageSurvey::kinds() const {
   add_kind(cmyk, "CMYK");
   add_kind(deep, "of 16 bits");
   add_kind(palette, "with a palette");
-  add_kind(alpha, "with alpha, which is left out");
+  add_kind(alpha, "with an alpha channel (ignored)");
   add_kind(animated, "animated (the first picture is used)");
   add_kind(misnamed, "with the suffix of another format");
   return fmt::format("{}", fmt::join(parts, ", "));

@@ -192,7 +192,7 @@ class Lister {
 
   [[nodiscard]] std::vector<std::string> notes() const {
     std::vector<std::string> notes = loops_;
-    for (const std::string& text : {of_system_.text("hidden or made by a system"),
+    for (const std::string& text : {of_system_.text("hidden or made by the operating system"),
                                     others_.text("not an image by its suffix")}) {
       if (!text.empty()) notes.push_back(fmt::format("{}: {}", printable(root_.string()), text));
     }
@@ -368,8 +368,8 @@ std::vector<ImageTree> list_image_folder(const std::string& folder) {
   if (!is_folder(given / "train")) {
     if (!others.empty() && others.size() == class_folders(given).size()) {
       refuse(folder,
-             fmt::format("has {}, but no train; the classes' folders of training images belong "
-                         "into train, and the folders of test images into val or test",
+             fmt::format("has {}, but no train; put a folder of training images for each class "
+                         "into train, and the same folders with test images into val or test",
                          named));
     }
     trees.push_back(list_tree(given, "", nullptr));

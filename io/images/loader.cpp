@@ -263,7 +263,7 @@ struct Loader::State {
 
   const Batch& next() {
     std::unique_lock lock(mutex);
-    DP_ASSERT(wanted < end, "next() after the last of {} steps", end);
+    DP_ASSERT(wanted < end, "next() was called after the last of {} steps", end);
     if (wanted > released) {  // the batch that the reader had until now
       slots[released % slots.size()].is_ready = false;
       ++released;

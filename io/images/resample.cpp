@@ -64,8 +64,8 @@ void Resampler::prepare(const Resampling& what) {
 void Resampler::take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) {
   const PixelBox& source = what_.source;
   DP_ASSERT(source.x >= box.x && source.x + source.width <= box.x + box.width,
-            "columns {} to {} of {} to {}", source.x, source.x + source.width, box.x,
-            box.x + box.width);
+            "columns {} to {} are not all within the columns {} to {}", source.x,
+            source.x + source.width, box.x, box.x + box.width);
   if (y < source.y + top_ || y >= source.y + bottom_) return;
   const std::size_t width = what_.cut.width, plane = width * (bottom_ - top_);
   const std::uint8_t* row = pixels + std::size_t{4} * (source.x - box.x);
@@ -107,8 +107,8 @@ void Resampler::run(const DecodedImage& image, const Resampling& what,
                     std::span<std::uint8_t> planar) {
   const PixelBox &source = what.source, &kept = image.box;
   DP_ASSERT(source.y >= kept.y && source.y + source.height <= kept.y + kept.height,
-            "rows {} to {} of {} to {}", source.y, source.y + source.height, kept.y,
-            kept.y + kept.height);
+            "rows {} to {} are not all within the rows {} to {}", source.y,
+            source.y + source.height, kept.y, kept.y + kept.height);
   prepare(what);
   for (std::uint32_t y = kept.y; y < kept.y + kept.height; ++y) {
     take_row(kept, y, image.pixels.data() + std::size_t{4} * kept.width * (y - kept.y));

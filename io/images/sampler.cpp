@@ -31,7 +31,8 @@ void Sampler::start_epoch(std::uint64_t epoch) {
 }
 
 void Sampler::set_batch(std::size_t global_batch, std::size_t parts) {
-  DP_ASSERT(global_batch > 0 && parts > 0, "a batch of {} in {} parts", global_batch, parts);
+  DP_ASSERT(global_batch > 0 && parts > 0,
+            "the batch has {} images in {} parts, but both must be above 0", global_batch, parts);
   options_.global_batch = global_batch;
   options_.parts = parts;
 }
@@ -64,7 +65,8 @@ std::size_t Sampler::largest_batch() const {
 
 std::size_t Sampler::sample(std::size_t step, std::size_t k, std::size_t part) const {
   const StepImages images = this->images(step, part);
-  DP_ASSERT(k < images.count, "sample {} of {} in step {}", k, images.count, step);
+  DP_ASSERT(k < images.count, "there is no sample {} among {} samples in step {}", k, images.count,
+            step);
   const std::size_t position = step * options_.global_batch + images.first + k * images.stride;
   return permutation_.empty() ? position : permutation_[position];
 }

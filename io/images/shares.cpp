@@ -22,7 +22,9 @@ Shares::Shares(std::vector<std::uint64_t> weights) {
 
 StepImages Shares::of(std::size_t images, std::size_t rank, std::size_t ranks, std::size_t part,
                       std::size_t parts) const {
-  DP_ASSERT(rank < ranks && part < parts, "rank {} of {}, part {} of {}", rank, ranks, part, parts);
+  DP_ASSERT(rank < ranks && part < parts,
+            "there is no rank {} among {} ranks, or no part {} among {} parts", rank, ranks, part,
+            parts);
   if (is_even()) {
     const std::size_t first = part * ranks + rank, stride = ranks * parts;
     return {first, stride, images > first ? (images - first - 1) / stride + 1 : 0};

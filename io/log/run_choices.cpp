@@ -119,7 +119,8 @@ RunChoices read(const std::string& path) {
     const std::size_t batch = number_of(config.get(), "global-batch");
     std::size_t at_once = 0;
     if (__builtin_mul_overflow(ranks, parts, &at_once) || at_once == 0) {
-      throw Error(ErrorKind::data, "HDF5: no rank has a part of the batch");
+      throw Error(ErrorKind::data,
+                  "HDF5: the number of ranks or of parts of the batch is 0 or too large");
     }
     choices.batch_per_rank = batch / at_once + (batch % at_once > 0 ? 1 : 0);
   }

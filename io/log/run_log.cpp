@@ -314,7 +314,7 @@ void RunLog::set_attribute(const std::string& group, const std::string& name,
 }
 void RunLog::set_list(const std::string& name, std::span<const std::string> values) {
   const auto it = std::ranges::find(kLists, name);
-  DP_ASSERT(it != kLists.end(), "rows of the log refer to no list {}", name);
+  DP_ASSERT(it != kLists.end(), "the log has no list {} to which rows refer", name);
   state_->set_list(static_cast<std::size_t>(it - kLists.begin()), values);
 }
 

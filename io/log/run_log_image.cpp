@@ -92,8 +92,8 @@ void LogTable::append(const void* row) {
 
 std::int64_t LogTable::whole_number(std::size_t row, const std::string& column) const {
   const auto it = std::ranges::find(fields, column, &LogField::name);
-  DP_ASSERT(it != fields.end() && it->type == LogType::int64, "{} has no whole numbers {}", name,
-            column);
+  DP_ASSERT(it != fields.end() && it->type == LogType::int64,
+            "the table {} has no column of whole numbers {}", name, column);
   std::int64_t number = 0;
   std::memcpy(&number,
               rows.data() + row * row_bytes() + 8 * static_cast<std::size_t>(it - fields.begin()),
@@ -131,7 +131,7 @@ LogImage::LogImage(const LogContents& contents) {
   for (const LogTable& table : contents.tables) write_table(table);
   DP_CHECK_HDF5(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL));
   const ssize_t size = H5Fget_file_image(file_.get(), nullptr, 0);
-  if (size < 0) throw_error(ErrorKind::data, "HDF5 has no image of the log");
+  if (size < 0) throw_error(ErrorKind::data, "HDF5 cannot return the log as bytes");
   // For a file in memory, the handle is the address of the pointer to its bytes.
   void* handle = nullptr;
   DP_CHECK_HDF5(H5Fget_vfd_handle(file_.get(), H5P_DEFAULT, &handle));

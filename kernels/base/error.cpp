@@ -8,8 +8,8 @@ namespace dp {
 void assertion_failed(const char* expression, const std::string& message, const char* file,
                       int line) {
   throw_error(ErrorKind::internal,
-              "{}:{}: {} does not hold: {} (a bug in dptrain: please report it)", file, line,
-              expression, message);
+              "{}:{}: the condition {} does not hold: {} (a bug in dptrain: please report it)",
+              file, line, expression, message);
 }
 
 int exit_code_of_current_exception(std::string& message) {

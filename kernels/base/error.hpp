@@ -59,7 +59,7 @@ template <class... Args>
 template <std::integral To, std::integral From>
 [[nodiscard]] constexpr To checked_cast(From value) {
   if (!std::in_range<To>(value)) {
-    throw_error(ErrorKind::internal, "the number {} does not fit a type of {} bytes", value,
+    throw_error(ErrorKind::internal, "the number {} does not fit into a type of {} bytes", value,
                 sizeof(To));
   }
   return static_cast<To>(value);

@@ -80,20 +80,18 @@ inline constexpr CodecParameter kDgcParameters[] = {
 inline constexpr CodecParameter kPowerSgdParameters[] = {
     whole_parameter("rank", "columns of each of the two factors", 4, 1, 64), feedback_parameter()};
 inline constexpr CodecParameter kEcqParameters[] = {
-    number_parameter("step",
-                     "distance between neighbouring values, in root mean squares of a segment", 3.0,
-                     0.02, 16.0),
+    number_parameter("step", "distance between neighbouring values, in units of a segment's RMS",
+                     3.0, 0.02, 16.0),
     number_parameter("bits",
                      "mean bits per value over the run; sets one step size for all tensors "
                      "(step= then applies to the first training step only); 0: use step=",
                      0.0, 0.0, 8.0),
-    number_parameter(
-        "error",
-        "relative error of the values that a rank encodes, residual included; sets the "
-        "step instead of bits=; 0: off",
-        0.0, 0.0, 0.95),
+    number_parameter("error",
+                     "relative error of the values that a rank encodes, residual included; sets "
+                     "the step size instead of bits=; 0: off",
+                     0.0, 0.0, 0.95),
     choice_parameter("blend",
-                     "exponent of a segment's own step when it is blended with the common step",
+                     "weight of a segment's own step in a geometric mean with the common step",
                      "0|0.25|0.5"),
     number_parameter(
         "growth",
@@ -101,12 +99,11 @@ inline constexpr CodecParameter kEcqParameters[] = {
         "a velocity of momentum m the limit is 1 / (1 - m) times this; in rounds of H steps "
         "it is 1 / (1 - m^H) times this; 0: no limit",
         8.0, 0.0, 1000.0),
-    choice_parameter(
-        "velocity",
-        "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
-        "that feedback applies after the momentum; masked: like on, but the velocity of a value "
-        "restarts when the value is delivered",
-        "off|on|masked"),
+    choice_parameter("velocity",
+                     "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
+                     "that feedback applies after the momentum; masked: like on, but the velocity "
+                     "of a value restarts from 0 when the value is delivered",
+                     "off|on|masked"),
     feedback_parameter()};
 inline constexpr std::string_view kEcqSamples[] = {"ecq", "ecq:bits=0.35", "ecq:bits=1.2"};
 inline constexpr CodecParameter kRandKParameters[] = {
@@ -114,7 +111,7 @@ inline constexpr CodecParameter kRandKParameters[] = {
     choice_parameter("scale", "multiply values by n/k, which makes the codec unbiased", "off|on"),
     feedback_parameter()};
 inline constexpr CodecParameter kThresholdParameters[] = {
-    number_parameter("alpha", "magnitude from which a value is sent", 0.001, 0.0, 1e6, true),
+    number_parameter("alpha", "least magnitude of a value that is sent", 0.001, 0.0, 1e6, true),
     sparse_value_parameter(), feedback_parameter()};
 
 // Describes a codec that has one scale per block and error feedback, and rounds to nearest.
@@ -148,7 +145,8 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero")},
     CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block")},
     CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block")},
-    CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte")},
+    CodecRow<ternary::Format, false>{
+        rounding_info("ternary", "as q2, but five values share a byte")},
     HostCodecRow<Ecq>{{.name = "ecq",
                        .help = "multiples of a large step, most of them zero, entropy-coded",
                        .is_biased = true,
@@ -162,11 +160,11 @@ inline constexpr std::tuple kCodecRows{
          .is_biased = true,
          .parameters = kThresholdParameters}},
     HostCodecRow<TopK>{{.name = "topk",
-                        .help = "the largest magnitudes of a segment, with their places",
+                        .help = "a segment's values of largest magnitude, with their places",
                         .is_biased = true,
                         .parameters = kTopKParameters}},
     HostCodecRow<TopK>{{.name = "dgc",
-                        .help = "topk of a velocity: momentum corrected, clipped, masked",
+                        .help = "topk of a velocity, with momentum correction, clipping, masking",
                         .is_biased = true,
                         .parameters = kDgcParameters}},
     HostCodecRow<RandK>{{.name = "randk",

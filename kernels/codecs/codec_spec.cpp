@@ -206,7 +206,7 @@ bool CodecSpec::has_choice(std::string_view key, std::string_view choice) const 
   const CodecParameter* parameter = info_of(*this).find(key);
   DP_ASSERT(parameter != nullptr, "{} has no key '{}'", name, key);
   const auto place = place_of(*parameter, choice);
-  DP_ASSERT(place, "'{}' is no choice of {}", choice, key);
+  DP_ASSERT(place, "'{}' is not a choice for {}", choice, key);
   return whole(key) == *place;
 }
 

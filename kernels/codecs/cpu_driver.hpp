@@ -53,8 +53,8 @@ class CpuCodec final : public Codec {
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const override {
     const std::size_t n = partial.size(), bytes = format_.payload_bytes(n);
-    DP_ASSERT(payload.size() >= bytes, "{} bytes of room for a payload of {} bytes", payload.size(),
-              bytes);
+    DP_ASSERT(payload.size() >= bytes, "the buffer has {} bytes, but the payload needs {}",
+              payload.size(), bytes);
     if constexpr (Format::kIsLossless) residual = nullptr;
     std::uint32_t largest = 0;
     for (std::size_t begin = 0; begin < n; begin += tile()) {

@@ -222,7 +222,7 @@ class CudaCodec final : public Codec {
                             float* residual, std::span<std::byte> payload,
                             const EncodeContext& context) const {
     const std::size_t bytes = format_.payload_bytes(n);
-    require(payload.size() >= bytes, "a payload does not fit into its memory");
+    require(payload.size() >= bytes, "the payload does not fit into its buffer");
     if (n == 0) return {.payload_bytes = bytes, .finite = true};
     if constexpr (Format::kIsLossless) residual = nullptr;
     const Tiling t = tiling(n);

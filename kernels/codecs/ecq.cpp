@@ -249,8 +249,9 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
                          std::span<std::byte> payload, const EncodeContext& context) const {
   const std::size_t n = partial.size();
   DP_ASSERT(n <= kMostFloats, "a segment of {} floats", n);
-  DP_ASSERT(payload.size() >= max_payload_bytes(n), "{} bytes for a payload of up to {}",
-            payload.size(), max_payload_bytes(n));
+  DP_ASSERT(payload.size() >= max_payload_bytes(n),
+            "the buffer has {} bytes, but a payload may need {}", payload.size(),
+            max_payload_bytes(n));
   std::byte* const body = payload.data() + kHeadBytes;
   std::byte* const room = body + n;
   std::byte* const sparse = room + n;

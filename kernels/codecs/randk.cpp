@@ -70,7 +70,8 @@ EncodeResult RandK::encode(std::span<const float> partial, float* residual,
                            std::span<std::byte> payload, const EncodeContext& context) const {
   const std::size_t n = partial.size(), k = sparse::share_of(n, ratio_);
   const std::size_t bytes = max_payload_bytes(n);
-  DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
+  DP_ASSERT(payload.size() >= bytes, "the buffer has {} bytes, but the payload needs {}",
+            payload.size(), bytes);
   EncodeContext drawn_in = context;
   if (!is_scaled_) drawn_in.rank = 0;  // the same places on all ranks
   const Key key = Draws::key_of(drawn_in);

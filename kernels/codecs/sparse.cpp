@@ -200,8 +200,9 @@ std::size_t SparseCodec::expected_payload_bytes(std::size_t n) const {
 EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual,
                                  std::span<std::byte> payload, const EncodeContext&) const {
   const std::size_t n = partial.size();
-  DP_ASSERT(payload.size() >= max_payload_bytes(n), "{} bytes for a payload of up to {}",
-            payload.size(), max_payload_bytes(n));
+  DP_ASSERT(payload.size() >= max_payload_bytes(n),
+            "the buffer has {} bytes, but a payload may need {}", payload.size(),
+            max_payload_bytes(n));
   DP_ASSERT(n <= 0xFFFFFFFFu, "a segment of {} floats", n);
   std::byte* const values = payload.data() + kCountBytes;
   const bool is_finite = largest_magnitude_bits(partial.data(), residual, n) < kInfinity;
@@ -217,7 +218,7 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   const auto sent = static_cast<std::uint32_t>(count);
   std::memcpy(payload.data(), &sent, sizeof sent);
   if (count == 0) return {.payload_bytes = kCountBytes, .finite = is_finite};
-  DP_ASSERT(count <= most_sent(n), "{} of {} values are sent", count, n);
+  DP_ASSERT(count <= most_sent(n), "{} of {} values would be sent, more than planned", count, n);
 
   // Replace each place by its value. A bf16 value is half as long as a place, so bf16 values are
   // packed, and the gaps are moved up behind the last value.

@@ -50,10 +50,12 @@ void copy_parts(const CpuDevice& device, std::span<const TensorView> parts,
   for (const TensorView& part : parts) {
     const Shape &a = part.desc.shape, &b = whole.desc.shape;
     DP_ASSERT(part.desc.type == whole.desc.type && a.n == b.n && a.h == b.h && a.w == b.w,
-              "{} as a part of {}", to_string(part.desc), to_string(whole.desc));
+              "the part {} differs from the whole, {}, in type, batch, height or width",
+              to_string(part.desc), to_string(whole.desc));
     channels += a.c;
   }
-  DP_ASSERT(channels == whole.desc.shape.c, "parts of {} channels in all, {} wanted", channels,
+  DP_ASSERT(channels == whole.desc.shape.c,
+            "the parts have {} channels in total, but the whole has {}", channels,
             whole.desc.shape.c);
   with_type(whole.desc.type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;

@@ -174,7 +174,7 @@ std::unique_ptr<Conv2d> make_conv2d(CpuDevice& device, const Conv2dDesc& desc) {
   try {
     return std::make_unique<CpuConv2d>(device, desc);
   } catch (const dnnl::error& error) {
-    throw_error(ErrorKind::device, "oneDNN, planning a convolution of {}: {}", to_string(desc.x),
+    throw_error(ErrorKind::device, "oneDNN cannot plan a convolution of {}: {}", to_string(desc.x),
                 error.what());
   }
 }

@@ -33,7 +33,8 @@ Tag tag_of(const TensorDesc& desc) {
   // that name.
   if (desc.channel_block == 16) return Tag::nChw16c;
   if (desc.channel_block == 8) return Tag::nChw8c;
-  DP_ASSERT(desc.is_nhwc(), "channel block {} of {} channels", desc.channel_block, desc.shape.c);
+  DP_ASSERT(desc.is_nhwc(), "oneDNN has no layout with channel blocks of {} for {} channels",
+            desc.channel_block, desc.shape.c);
   return Tag::nhwc;
 }
 

@@ -48,7 +48,7 @@ void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageC
   const Shape shape = y.desc.shape;
   require(shape.c == kColours && y.desc.type == DataType::f32,
           "output images must have three channels in fp32");
-  require(shape.pixels() < (1u << 30), "images of more than 2^30 pixels");
+  require(shape.pixels() < (1u << 30), "an image must have fewer than 2^30 pixels");
   if (shape.elements() == 0) return;
   launch(augment_kernel, Launch{.blocks = blocks_for(shape.n, 1)}, device.stream(), images, crops,
          table, shape.n, static_cast<unsigned>(shape.h), static_cast<unsigned>(shape.w),

@@ -179,7 +179,8 @@ class CudaBatchNorm final : public BatchNorm {
         rows_(desc.x.shape.n * desc.x.shape.pixels()),
         memory_(device.allocate(Channels::kArrays * desc.x.shape.c * sizeof(float))),
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
-    require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
+    require(desc.x.is_nhwc(),
+            "batch normalisation on a GPU needs the NHWC layout, not channel blocks");
     if (rows_ == 0 || channels_.count == 0) return;
     // Reserve enough for the variant that reads single elements. It has the most bands of rows, so
     // it needs the most scratch memory.
@@ -234,7 +235,7 @@ class CudaBatchNorm final : public BatchNorm {
   void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                 const Gradients& gradients) override {
     require(static_cast<bool>(gradients.d_addend) == desc_.has_addend,
-            "the addend's gradient is given exactly if there is an addend");
+            "the addend's gradient must be given if there is an addend, and only then");
     if (rows_ == 0 || channels_.count == 0) return;
     const auto& g = gradients;
     with_pack({&x, &y, &g.dy, &g.dy2, &g.dx, &g.d_addend}, [&](auto* tag, auto n) {
@@ -333,7 +334,7 @@ class CudaBatchNorm final : public BatchNorm {
   void normalise(const TensorView& x, const TensorView& addend, const float* scale,
                  const float* shift, const TensorView& y) {
     require(static_cast<bool>(addend) == desc_.has_addend,
-            "an addend is given exactly if the description has one");
+            "an addend must be given if the description has one, and only then");
     with_pack({&x, &addend, &y}, [&](auto* tag, auto n) {
       using T = std::remove_pointer_t<decltype(tag)>;
       constexpr int kN = decltype(n)::value;

@@ -70,7 +70,7 @@ class CudaChannelBias final : public ChannelBias {
  public:
   CudaChannelBias(CudaDevice& device, const TensorDesc& y)
       : device_(device), desc_(y), rows_(y.shape.n * y.shape.pixels()) {
-    require(y.is_nhwc(), "the bias of a channel block on a GPU");
+    require(y.is_nhwc(), "a bias on a GPU needs the NHWC layout, not channel blocks");
     if (rows_ == 0 || y.shape.c == 0) return;
     // Reserve enough for the variant that reads single elements. It has the most bands of rows, so
     // it needs the most scratch memory.

@@ -38,13 +38,13 @@ void for_each_part(std::span<const TensorView> parts, const TensorView& whole, c
   for (const TensorView& part : parts) {
     const Shape& s = part.desc.shape;
     require(part.desc.is_nhwc() && whole.desc.is_nhwc(),
-            "concatenate or split: a channel block on a GPU");
+            "concatenate and split on a GPU need the NHWC layout, not channel blocks");
     require(part.desc.type == whole.desc.type && s.n == all.n && s.h == all.h && s.w == all.w,
-            "concatenate or split: a part differs from the whole in type, batch, height or width");
+            "each part must have the whole's type, batch, height and width");
     if (part && s.elements() > 0) body(part, first);
     first += s.c;
   }
-  require(first == all.c, "concatenate or split: the parts' channels do not add up to the whole's");
+  require(first == all.c, "the parts' channels must add up to the whole's channels");
 }
 
 enum class Way { into_whole, into_part };

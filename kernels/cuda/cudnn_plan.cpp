@@ -97,7 +97,7 @@ OperationNames names_of(ConvDirection direction) {
 Descriptor engine_of(const Descriptor& configuration) {
   auto engines = configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE,
                                                CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-  DP_ASSERT(engines.size() == 1, "an engine configuration of cuDNN with {} engines",
+  DP_ASSERT(engines.size() == 1, "an engine configuration of cuDNN has {} engines instead of 1",
             engines.size());
   return std::move(engines.front());
 }

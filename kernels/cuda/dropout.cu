@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void dropout(CudaDevice& device, const TensorView& x, const DropoutRule& rule,
              const StepPosition* position, const TensorView& y) {
-  require(x.desc.is_nhwc(), "dropout of a channel block on a GPU");
+  require(x.desc.is_nhwc(), "dropout on a GPU needs the NHWC layout, not channel blocks");
   const std::size_t count = x.desc.shape.elements();
   if (count == 0) return;
   const std::size_t image = x.desc.shape.pixels() * x.desc.shape.c;

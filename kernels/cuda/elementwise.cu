@@ -163,7 +163,7 @@ void add(CudaDevice& device, const TensorView& a, const TensorView& b, const Ten
 
 void copy(CudaDevice& device, const TensorView& x, const TensorView& y) {
   require(x.desc.shape == y.desc.shape && x.desc.is_nhwc() && y.desc.is_nhwc(),
-          "a copy to another shape or a channel block on a GPU");
+          "a copy on a GPU needs equal shapes and the NHWC layout, not channel blocks");
   if (x.desc.shape.elements() == 0) return;
   if (x.desc.type == y.desc.type) {
     if (x.data == y.data) return;

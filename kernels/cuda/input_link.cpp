@@ -28,9 +28,11 @@ class CudaInputLink final : public InputLink {
 
   void send(std::span<const std::uint8_t> images, std::span<const ImageCrop> crops,
             std::span<const std::int32_t> labels) override {
-    DP_ASSERT(sent_ - received_ < slots_.size(), "{} batches are on their way", sent_ - received_);
+    DP_ASSERT(sent_ - received_ < slots_.size(), "{} batches are already on their way to the GPU",
+              sent_ - received_);
     DP_ASSERT(crops.size() == labels.size() && images.size() == labels.size() * image_.values(),
-              "{} bytes, {} crops, {} labels", images.size(), crops.size(), labels.size());
+              "{} bytes, {} crops and {} labels do not fit each other", images.size(), crops.size(),
+              labels.size());
     Slot& slot = slots_[sent_++ % slots_.size()];
     slot.samples = labels.size();
     // Copy only after the previous batch in this slot has been read.
@@ -48,11 +50,11 @@ class CudaInputLink final : public InputLink {
   }
 
   void receive(const TensorView& y) override {
-    DP_ASSERT(received_ < sent_, "no batch is on its way");
+    DP_ASSERT(received_ < sent_, "no batch is on its way to the GPU");
     const Slot& slot = slots_[received_++ % slots_.size()];
     const Shape sent{slot.samples, image_.height, image_.width, image_.channels};
-    DP_ASSERT(y.desc.shape == sent, "{} sent, {} asked for", to_string(TensorDesc::nhwc(sent)),
-              to_string(y.desc));
+    DP_ASSERT(y.desc.shape == sent, "a batch of {} was sent, but {} is asked for",
+              to_string(TensorDesc::nhwc(sent)), to_string(y.desc));
     DP_CHECK_CUDA(cudaStreamWaitEvent(device_.stream(), slot.is_there.get(), 0));
     augment_images(device_, reinterpret_cast<const std::uint8_t*>(slot.images.get()),
                    reinterpret_cast<const ImageCrop*>(slot.crops.get()),

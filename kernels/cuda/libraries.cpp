@@ -88,10 +88,11 @@ void* open_one(const Places& places, const std::string& name, std::string& reaso
 }
 
 std::string where(const Places& places) {
-  return fmt::format("{}in the loader's own folders, /usr/local/cuda and Python's site-packages",
-                     places.has_prefix ? fmt::format("below DPTRAIN_CUDA_PREFIX={}, ",
-                                                     std::getenv("DPTRAIN_CUDA_PREFIX"))
-                                       : std::string());
+  return fmt::format(
+      "{}in the dynamic loader's folders, /usr/local/cuda and Python's site-packages",
+      places.has_prefix
+          ? fmt::format("below DPTRAIN_CUDA_PREFIX={}, ", std::getenv("DPTRAIN_CUDA_PREFIX"))
+          : std::string());
 }
 
 // Opens the first of `names` that is found.

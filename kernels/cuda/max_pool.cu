@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class Body>
 void with_packs(const TensorView& x, const TensorView& y, const std::uint8_t* places,
                 const Body& body) {
-  require(x.desc.is_nhwc() && y.desc.is_nhwc(), "max pooling of a channel block on a GPU");
+  require(x.desc.is_nhwc() && y.desc.is_nhwc(),
+          "max pooling on a GPU needs the NHWC layout, not channel blocks");
   const bool is_aligned = are_aligned(x.data, y.data, places);
   with_type_and_pack(x.desc.type, x.desc.shape.c, is_aligned, body);
 }
@@ -112,7 +113,7 @@ void with_packs(const TensorView& x, const TensorView& y, const std::uint8_t* pl
 
 void max_pool_forward(CudaDevice& device, const TensorView& x, const Pooling& pooling,
                       const TensorView& y, std::uint8_t* places) {
-  require(pooling.window.area() <= 256, "a window of more than 256 pixels");
+  require(pooling.window.area() <= 256, "a pooling window must have at most 256 pixels");
   const PoolingPlane plane(x.desc.shape, pooling, y.desc.shape);
   if (y.desc.shape.elements() == 0) return;
   with_packs(x, y, places, [&](auto* tag, auto n) {

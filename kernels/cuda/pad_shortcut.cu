@@ -69,9 +69,10 @@ __global__ void __launch_bounds__(kThreads)
 template <class Body>
 void with_shortcut(const TensorView& x, std::size_t stride, const TensorView& y, const Body& body) {
   const Shape in = x.desc.shape, out = y.desc.shape;
-  require(x.desc.is_nhwc() && y.desc.is_nhwc(), "a channel block on a GPU");
+  require(x.desc.is_nhwc() && y.desc.is_nhwc(),
+          "a shortcut on a GPU needs the NHWC layout, not channel blocks");
   require(out.c >= in.c && out.h == (in.h - 1) / stride + 1 && out.w == (in.w - 1) / stride + 1,
-          "a shortcut between incompatible shapes");
+          "the shortcut's input and output have incompatible shapes");
   const std::size_t first = (out.c - in.c) / 2;
   // A pack has a power of two elements, so in.c, out.c and first are multiples of it exactly if
   // their bitwise OR is.

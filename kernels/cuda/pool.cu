@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void check(const TensorDesc& x, const TensorDesc& y) {
   require(x.is_nhwc() && y.is_nhwc() && x.shape.n == y.shape.n && x.shape.c == y.shape.c,
-          "pooling between incompatible shapes, or a channel block on a GPU");
+          "pooling on a GPU needs the NHWC layout and an output with the batch and channels of its "
+          "input");
 }
 
 }  // namespace

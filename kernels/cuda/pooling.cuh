@@ -13,7 +13,8 @@ namespace dp::cuda {
 // A pack has `width` channels.
 inline RowGrid pool_grid(const CudaDevice& device, const Shape& shape, std::size_t width) {
   const std::size_t rows = shape.n * shape.pixels();
-  require(rows <= std::numeric_limits<unsigned>::max(), "pooling of more than 2^32 pixels");
+  require(rows <= std::numeric_limits<unsigned>::max(),
+          "pooling is limited to fewer than 2^32 pixels");
   return row_grid(rows, shape.c / width, Walk::in_bands, device.multiprocessors() * 8, 1, 1);
 }
 

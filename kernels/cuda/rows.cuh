@@ -47,7 +47,8 @@ struct RowGrid {
 // another number. rows and packs must be > 0.
 inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned most_blocks,
                         unsigned least_rows, unsigned unroll) {
-  require(rows > 0 && packs > 0 && packs <= 65535u * kThreads, "a grid over no rows");
+  require(rows > 0 && packs > 0 && packs <= 65535u * kThreads,
+          "a grid needs at least one row, and its packs must fit 65535 blocks");
   const auto rounded_up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
   RowGrid grid;
   grid.rows = rows;

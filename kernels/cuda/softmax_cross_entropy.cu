@@ -128,7 +128,7 @@ void softmax_cross_entropy(CudaDevice& device, const TensorView& logits, const s
   static_assert(kMostBlocks * sizeof(Partial) <= CudaDevice::kLeastScratchBytes);
   const std::size_t samples = logits.desc.shape.n, classes = logits.desc.shape.c;
   require(logits.desc.type == DataType::f32 && classes > 0 && classes < 0xFFFFFFFFu,
-          "logits are fp32, of one class or more");
+          "logits must be fp32 and have one class or more");
   auto* partials = reinterpret_cast<Partial*>(device.scratch());
   const dim3 blocks = blocks_for(samples, kWarps, kMostBlocks);
   launch(softmax_kernel, Launch{.blocks = blocks}, device.stream(), logits.as<const float>(),

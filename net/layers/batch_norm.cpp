@@ -7,8 +7,8 @@ namespace dp::net {
 Shape BatchNormLayer::output_shape(std::span<const Shape> inputs) const {
   DP_ASSERT(inputs.size() == (options_.has_addend ? 2u : 1u), "{} inputs", inputs.size());
   DP_ASSERT(!options_.has_addend || inputs[0] == inputs[1],
-            "an addend of {}x{}x{} for an input of {}x{}x{}", inputs[1].h, inputs[1].w, inputs[1].c,
-            inputs[0].h, inputs[0].w, inputs[0].c);
+            "the addend's shape, {}x{}x{}, differs from the input's shape, {}x{}x{}", inputs[1].h,
+            inputs[1].w, inputs[1].c, inputs[0].h, inputs[0].w, inputs[0].c);
   return inputs[0];
 }
 

@@ -8,8 +8,8 @@ namespace dp::net {
 Shape ConcatenateLayer::output_shape(std::span<const Shape> inputs) const {
   Shape y = inputs[0];
   for (const Shape& x : inputs.subspan(1)) {
-    DP_ASSERT(x.n == y.n && x.h == y.h && x.w == y.w, "a concatenation of {}x{} and {}x{} pixels",
-              y.h, y.w, x.h, x.w);
+    DP_ASSERT(x.n == y.n && x.h == y.h && x.w == y.w,
+              "inputs of {}x{} and {}x{} pixels cannot be concatenated", y.h, y.w, x.h, x.w);
     y.c += x.c;
   }
   return y;

@@ -37,13 +37,13 @@ void FlattenLayer::backward(const BackwardArguments& a) {
 
 Shape AddLayer::output_shape(std::span<const Shape> inputs) const {
   DP_ASSERT(inputs.size() == 2 && inputs[0] == inputs[1],
-            "an addition of {} inputs, or of unequal shapes", inputs.size());
+            "an addition needs two inputs of equal shape, and has {} inputs", inputs.size());
   return inputs[0];
 }
 
 TensorDesc AddLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
-  DP_ASSERT(inputs[0] == inputs[1], "an addition of {} and {}", to_string(inputs[0]),
-            to_string(inputs[1]));
+  DP_ASSERT(inputs[0] == inputs[1], "{} and {} cannot be added, because they differ",
+            to_string(inputs[0]), to_string(inputs[1]));
   return Layer::plan(context, inputs);
 }
 

@@ -27,7 +27,8 @@ class ResNetBuilder {
 
   Graph build() {
     DP_ASSERT(options_.blocks.size() == options_.widths.size() && !options_.blocks.empty(),
-              "{} stages, {} widths", options_.blocks.size(), options_.widths.size());
+              "the numbers of stages ({}) and widths ({}) must be equal and above 0",
+              options_.blocks.size(), options_.widths.size());
     DP_ASSERT(!is_preact_ || !is_imagenet(), "a PreAct-ResNet has no ImageNet form");
     Features x = {graph_.images(), options_.image.channels};
     if (is_imagenet()) {

@@ -63,7 +63,7 @@ def check_on_one_host() -> None:
     done = job([DPTRAIN, "--check", *SMALL])
     assert done.returncode == 0 and "go: this run can start" in done.stdout, done
     # What the run itself would refuse.
-    for code, text, words in ((2, "which adam cannot leave to it", ("--compress", "dgc", "--optimizer", "adam")),
+    for code, text, words in ((2, "but adam cannot leave its momentum to a codec", ("--compress", "dgc", "--optimizer", "adam")),
                               (3, "no_such.h5", ("--init", "no_such.h5")),
                               (2, "--trace-steps 1000:5: the run has 2 steps", ("--trace", "t.json", "--trace-steps", "1000:5")),
                               (2, "must have batches of 2 images or more", ("--batch-schedule", "2:1"))):
@@ -118,7 +118,7 @@ def check_finds_problems() -> None:
 def plan() -> None:
     done = job(*[[DPTRAIN, "--plan", *SMALL, "--compress", "q4:block=512"]] * 2)
     assert done.returncode == 0 and not done.stderr, done
-    assert re.match(r"dptrain \S+ --plan: resnet20 on synthetic, from \d steps of 2 ranks, which compute \S+ m?s each\n",
+    assert re.match(r"dptrain \S+ --plan: resnet20 on synthetic, from \d steps of 2 ranks, which compute \S+ m?s per step\n",
                     done.stdout), done.stdout
     assert "2 ranks x 16 images, one host, " in done.stdout, done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if re.match(r"  (ring|direct) ", line)]

@@ -227,7 +227,8 @@ def hanging_disk_under_a_checkpoint() -> None:
     said = [line for line in err.splitlines() if line.startswith("dptrain: ")]
     assert process.returncode == 3 and "epoch 10/10 " in out and len(said) == 2 and took_s < 90 * SLOWER, (took_s, out, err)
     assert re.fullmatch(r"dptrain: the checkpoint of step 2 is not complete: rank 1 on \S+ has not written its part for \d+ s; "
-                        r"training goes on, but writes no other checkpoint until then: check that disk", said[0]), said
+                        r"training goes on, but writes no other checkpoint until this checkpoint is complete: "
+                        r"check the disk of that host", said[0]), said
     assert re.fullmatch(r"dptrain: the training is complete, but some files are not: there is no complete checkpoint in ck "
                         r"\(rank 1 on \S+ has not written its part for \d+ s\)", said[1]), said
     assert not processes(marker_of(0)) and not list(pathlib.Path("ck").glob("*.ckpt")), os.listdir("ck")

@@ -185,7 +185,7 @@ def rows_of(log: h5py.File) -> dict:
 def three_ranks() -> None:
     # Six steps an epoch: the trace goes on over an evaluation, to the end of the run.
     said = run(3, "--compress", "q8", "--bucket-mb", "0.99", "--log", "a.h5", "--trace", "t.json", "--trace-steps", "2:100")
-    assert said.count("The trace is t.json: ") == said.count("slices, on clocks that agree within ") == 1, said
+    assert said.count("The trace is t.json: ") == said.count("slices, and the ranks' clocks agree within ") == 1, said
     trace, log = Trace("t.json"), h5py.File("a.h5", "r")
     assert trace.steps == list(range(3, 13)) and trace.about["model"] == "resnet20"
     assert trace.error_ns[0] == 0 < min(trace.error_ns[1:]) and max(trace.error_ns) < 1e9

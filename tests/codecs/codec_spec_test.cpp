@@ -133,12 +133,13 @@ TEST(CodecSpec, HelpNamesEveryCodecAndEveryKeyOnce) {
   EXPECT_EQ(help.at("q4"),
             "4-bit linear bins, one scale per block; 4 bits a value; "
             "block=2048, round=nearest, ef=on");
-  EXPECT_EQ(help.at("ternary"),
-            "as q2, five values a byte; 1.6 bits a value; block=2048, round=nearest, ef=on");
+  EXPECT_EQ(
+      help.at("ternary"),
+      "as q2, but five values share a byte; 1.6 bits a value; block=2048, round=nearest, ef=on");
   EXPECT_EQ(help.at("sign"),
             "signs and a mean magnitude per block; 1 bit a value; block=2048, ef=on");
   EXPECT_EQ(help.at("topk"),
-            "the largest magnitudes of a segment, with their places; up to 0.41 bits a value; "
+            "a segment's values of largest magnitude, with their places; up to 0.41 bits a value; "
             "ratio=0.01, value=fp32, ef=on");
   EXPECT_EQ(help.at("threshold"),
             "values above a magnitude; the rest accumulates in the residual; alpha=0.001, "

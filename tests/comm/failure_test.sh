@@ -85,7 +85,7 @@ case $what in
     ;;
   foreign)
     expect_code 4
-    expect_text '^victim: rank 2 got message'
+    expect_text '^victim: rank 2 received message'
     expect_one_voice
     ;;
   payload)

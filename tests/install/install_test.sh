@@ -45,7 +45,7 @@ of_installed_files() {
   grep -q 'dplab up' helped || fail "dplab --help"
   # Messages name scripts as they are called when they are installed.
   found=$(dptrain --dataset cifar10 2>&1) && fail "--dataset cifar10 without a folder"
-  [[ $found == *' dptrain-get-cifar brings them'* ]] || fail "dptrain printed: $found"
+  [[ $found == *' dptrain-get-cifar downloads them'* ]] || fail "dptrain printed: $found"
   found=$(dptrain-get-cifar --help)
   [[ $found == 'Usage: dptrain-get-cifar cifar10|'* ]] || fail "dptrain-get-cifar printed: $found"
   # The tools find the programs that were installed with them.

@@ -22,7 +22,7 @@ constexpr std::size_t kCount = 75003;
 class Link : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    if (!on_gpu()) GTEST_SKIP() << "a CPU needs no link to itself";
+    if (!on_gpu()) GTEST_SKIP() << "only a GPU needs a link to host memory";
   }
 };
 

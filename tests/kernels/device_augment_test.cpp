@@ -11,7 +11,7 @@ namespace {
 class Augment : public testing::Test {
  protected:
   void SetUp() override {
-    if (!on_gpu()) GTEST_SKIP() << "the CPU's images are augmented by the loader";
+    if (!on_gpu()) GTEST_SKIP() << "on a CPU, the loader augments the images";
   }
 
   // Uploads everything and returns the floats of the augmented images.

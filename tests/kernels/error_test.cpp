@@ -119,9 +119,10 @@ TEST(Assert, SaysWhereAndWhat) {
   const int line = __LINE__ + 1;
   const Verdict verdict = verdict_of([&] { DP_ASSERT(ranks == 4, "{} ranks", ranks); });
   EXPECT_EQ(verdict.exit_code, 70);
-  EXPECT_EQ(verdict.message, fmt::format("{}:{}: ranks == 4 does not hold: 3 ranks (a bug in "
-                                         "dptrain: please report it)",
-                                         __FILE__, line));
+  EXPECT_EQ(verdict.message,
+            fmt::format("{}:{}: the condition ranks == 4 does not hold: 3 ranks (a bug in "
+                        "dptrain: please report it)",
+                        __FILE__, line));
 }
 
 TEST(Assert, WhereItHoldsNothingIsFormatted) {
@@ -152,7 +153,7 @@ void expect_does_not_fit(From value) {
   const Verdict verdict = verdict_of([&] { static_cast<void>(checked_cast<To>(value)); });
   EXPECT_EQ(verdict.exit_code, 70);
   EXPECT_EQ(verdict.message,
-            fmt::format("the number {} does not fit a type of {} bytes", value, sizeof(To)));
+            fmt::format("the number {} does not fit into a type of {} bytes", value, sizeof(To)));
 }
 
 TEST(CheckedCast, KeepsEveryValueThatFits) {

@@ -153,11 +153,12 @@ void Replica::set_groups() {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     rate_factors.push_back(static_cast<float>(factors[t].learning_rate));
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
-    DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
+    DP_ASSERT(!options_.rounds, "in rounds, momentum must not be applied before the exchange");
     if (!can_leave_momentum_to(options_.sync.compress.codec, options_.optimizer.kind)) {
       throw SettingError(
           Setting{"codec"}, options_.sync.compress.text,
-          fmt::format("applies the momentum itself, which {} cannot leave to it; allowed: {}",
+          fmt::format("applies the momentum itself, but {} cannot leave its momentum to a codec; "
+                      "allowed: {}",
                       net::optimizer_name(options_.optimizer.kind),
                       can_leave_momentum_to(options_.sync.compress.codec, net::OptimizerKind::adam)
                           ? "sgd, adam or adamw"

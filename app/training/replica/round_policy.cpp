@@ -117,7 +117,7 @@ void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_la
 // ---- an exchange --------------------------------------------------------------------------------
 
 void RoundPolicy::begin_exchange(const StepPlace& place) {
-  DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
+  DP_ASSERT(!is_under_way_, "the exchange of round {} has not ended", rounds_.number());
   // The ratio of learning rates is taken here even if the exchange is lost later, because the next
   // round begins here.
   const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
@@ -250,7 +250,7 @@ void RoundPolicy::merge_ranks(Communicator& comm, std::size_t counts_for) {
 }
 
 void RoundPolicy::list_state(StateVisitor& visitor) {
-  DP_ASSERT(!is_under_way_, "the exchange of a round is under way");
+  DP_ASSERT(!is_under_way_, "the exchange of a round has not ended");
   rounds_.list_state(visitor);
 }
 

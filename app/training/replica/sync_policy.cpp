@@ -186,7 +186,7 @@ SyncPolicies::~SyncPolicies() = default;
 bool SyncPolicies::begin_epoch(std::size_t round_steps, double learning_rate) {
   SyncPolicy* const before = now_;
   const bool has_begun = std::exchange(has_begun_, true);
-  DP_ASSERT(round_steps > 0 || before == first_.get(), "rounds do not end before the run");
+  DP_ASSERT(round_steps > 0 || before == first_.get(), "rounds cannot end before the run ends");
   if (round_steps == 0) return false;
   rounds_->set_length(round_steps);
   if (before == rounds_.get()) return false;

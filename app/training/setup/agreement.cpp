@@ -118,20 +118,20 @@ void agree_on_processors(Communicator& comm, const Options& options, const Devic
   if (is_muon) {
     compare(comm, without_threads(device.description()),
             [&](std::size_t rank, const std::string& other, const std::string& first) {
-              throw_error(
-                  ErrorKind::device,
-                  "--optimizer muon: rank {} on host {} has another processor ({}) than rank 0 "
-                  "({}), which rounds Muon's products differently: all ranks need the same kind, "
-                  "or another optimiser",
-                  rank, comm.hosts()[rank], other, first);
+              throw_error(ErrorKind::device,
+                          "--optimizer muon: rank {} on host {} has another processor ({}) than "
+                          "rank 0 ({}), and the two round Muon's products differently: use the "
+                          "same kind of processor on all ranks, or another optimiser",
+                          rank, comm.hosts()[rank], other, first);
             });
   }
   compare(comm, device.description(),
           [&](std::size_t rank, const std::string& other, const std::string& first) {
-            std::fprintf(stderr,
-                         "dptrain: rank %zu on host %s computes on %s, rank 0 on %s: the replicas "
-                         "stay equal, but only the same kinds of machines repeat the bits\n",
-                         rank, comm.hosts()[rank].c_str(), other.c_str(), first.c_str());
+            std::fprintf(
+                stderr,
+                "dptrain: rank %zu on host %s computes on %s, rank 0 on %s: the replicas stay "
+                "equal, but a repeated run has the same bits only on the same kinds of machines\n",
+                rank, comm.hosts()[rank].c_str(), other.c_str(), first.c_str());
           });
 }
 

@@ -130,7 +130,7 @@ std::optional<AugmentationRule> augmentation_rule(const Options& options, const 
   }
   if (!fits(rule, shape)) {
     throw_error(ErrorKind::usage,
-                "--augment on:padding={}: must be less than {}, the side of the images, with "
+                "--augment on:padding={}: must be less than {}, the side of the images, because of "
                 "fill=reflect",
                 rule.crop_padding, side);
   }

@@ -46,7 +46,8 @@ std::vector<std::size_t> divide_images(std::size_t images, std::span<const StepM
     (fill(middle) <= images ? low : high) = middle;
   }
   std::size_t sum = fill(low);
-  DP_ASSERT(sum <= images, "the least shares of {} ranks are more than {} images", ranks, images);
+  DP_ASSERT(sum <= images, "the smallest allowed shares of {} ranks add up to more than {} images",
+            ranks, images);
   // Each of the few remaining images goes to the rank that would then finish first.
   for (; sum < images; ++sum) {
     std::size_t next = ranks;

@@ -79,8 +79,8 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool i
   watchdog_.watch("MPI_Init", [&] { code = MPI_Init_thread(argc, argv, wanted, &provided); });
   if (code != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED) {
     throw_error(ErrorKind::communication,
-                "MPI cannot be used from a second thread (level {} of {}): it must be built with "
-                "thread support",
+                "MPI does not allow calls from a second thread (it offers level {}, and dptrain "
+                "needs {}): use an MPI with thread support",
                 provided, int{MPI_THREAD_SERIALIZED});  // an enumerator in Open MPI
   }
 }

@@ -153,7 +153,7 @@ TEST(Options, SomeAreForImagesInFoldersOnly) {
             "--crop: only with images in folders (--dataset folder), not cifar10");
   EXPECT_EQ(refusal({"--dataset", "folder"}),
             "--dataset folder: needs --data-dir, the path of a folder with one folder of images "
-            "per class, or of a pack");
+            "per class, or the path of a pack");
   // Where the folder does not tell its data set, they do, so that its loader says what is wrong.
   EXPECT_EQ(parse({"--data-dir", "d", "--crop", "pad"}).dataset, "folder");
   // A file's give way to the command line's data set; what is at its default is not told.
@@ -327,7 +327,7 @@ INSTANTIATE_TEST_SUITE_P(
             "--global-batch 32: not together with --batch-size 8; give one of the two"},
         Bad{{"--dataset", "cifar10"},
             "--dataset cifar10: needs --data-dir, the path of a folder with its files; "
-            "experiments/get_cifar.sh brings them"},
+            "experiments/get_cifar.sh downloads them"},
         Bad{{"--dataset", "synthetic", "--data-dir", "d"},
             "--dataset synthetic: is built in and reads no files; leave out --data-dir d"},
         Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--augment",
@@ -382,13 +382,14 @@ INSTANTIATE_TEST_SUITE_P(
             "--lr-factors bias: must be names with * and ?, bn or bias, each with =X, joined by "
             "commas; X is a number from 0 to 10000"},
         Bad{{"--batch-schedule", "dynamic"},
-            "--batch-schedule dynamic: must be fixed, dynamic:max=N or E:N,... (from epoch E on N "
-            "images, epochs increasing), N from 1 to 16777216"},
+            "--batch-schedule dynamic: must be fixed, dynamic:max=N or E:N,... (N images from "
+            "epoch E on, with increasing epochs), with N from 1 to 16777216"},
         Bad{{"--batch-schedule", "3:64,2:128"},
-            "--batch-schedule 3:64,2:128: must be fixed, dynamic:max=N or E:N,... (from epoch E "
-            "on N images, epochs increasing), N from 1 to 16777216"},
+            "--batch-schedule 3:64,2:128: must be fixed, dynamic:max=N or E:N,... (N images "
+            "from epoch E on, with increasing epochs), with N from 1 to 16777216"},
         Bad{{"--lookahead", "5"},
-            "--lookahead 5: must be off, N:X or N:ramp, N a whole number from 1 to 1000000 and X "
+            "--lookahead 5: must be off, N:X or N:ramp, with N a whole number from 1 to 1000000 "
+            "and X "
             "a number above 0, up to 1"},
         Bad{{"--decay-factors", "bias=2,=1"},
             "--decay-factors bias=2,=1: must be names with * and ?, bn or bias, each with =X, "

@@ -88,7 +88,7 @@ TEST_F(TextFile, DoesNotWaitForeverForAPipe) {
   const std::string name = pipe();
   const PipePatience brief = {.without_writer_s = 0.2, .silent_s = 0.4};
   EXPECT_EQ(refusal(name, brief),
-            "--file " + name + ": is a pipe that nobody has opened for writing in 0.2 s");
+            "--file " + name + ": is a pipe that no program has opened for writing in 0.2 s");
   std::ofstream file;
   std::thread writer([&] {
     file.open(name);

@@ -46,10 +46,11 @@ TEST(GpuNotes, ACodecWithoutAForm) {
                     .gradient_bytes = 44.7e6};
   EXPECT_EQ(
       notes(facts).at("exchange"),
-      "encoded and added by the host's processor: topk has no GPU form, and one such bucket moves "
-      "all buckets to the host; 44.7 MB a step go over the bus in each direction");
+      "encoded and added by the host's processor: topk has no GPU version, and one bucket with "
+      "such a codec moves all buckets to the host; 44.7 MB a step go over the bus in each "
+      "direction");
   facts.codecs.push_back(parse_codec_spec("ecq:bits=0.2"));
-  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no GPU form"));
+  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no GPU version"));
   // Where the measurement or an option has chosen the host.
   facts.codecs = codecs({"q8"});
   EXPECT_EQ(notes(facts).at("exchange"),
@@ -63,10 +64,10 @@ TEST(GpuNotes, AutoWithoutVelocities) {
 
 TEST(GpuNotes, RanksThatShareAGpu) {
   EXPECT_EQ(notes({.ranks_on_gpu = 4}).at("GPU"),
-            "4 ranks of rank 0's host share one and take turns; with NVIDIA's MPS "
+            "4 ranks of rank 0's host share one GPU and take turns; with NVIDIA's MPS "
             "(nvidia-cuda-mps-control -d) they compute at the same time");
   EXPECT_EQ(notes({.ranks_on_gpu = 4, .has_mps = true}).at("GPU"),
-            "4 ranks of rank 0's host share one through NVIDIA's MPS");
+            "4 ranks of rank 0's host share one GPU through NVIDIA's MPS");
 }
 
 // The pipe of a server that was killed stays where it was.

@@ -38,9 +38,10 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
   rate.binding_bucket = 0;
   EXPECT_EQ(
       floor_clash(rate, limits, buckets),
-      "rank 0's link carries 100 kB/s, which hides 0.03 bits per value behind backward; from "
-      "bucket 0 (conv.weight to linear.weight) on there is no time left. The minimum, min=0.1, "
-      "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
+      "rank 0's link carries 100 kB/s, enough to hide 0.03 bits per value behind the backward "
+      "pass; from "
+      "bucket 0 (conv.weight to linear.weight) on there is no time left. The run sends the "
+      "minimum, min=0.1, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
       "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
       "auto:min=0.05 at the price of accuracy");
   const ExchangeWindow round = {.when = "in 3 % of a round's time",
@@ -49,18 +50,20 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
                                 .may_send_less = false};
   EXPECT_EQ(
       floor_clash(rate, limits, buckets, round),
-      "rank 0's link carries 100 kB/s, which hides 0.03 bits per value in 3 % of a round's "
-      "time. The minimum, min=0.1, is sent, and training waits for the rest: try longer rounds "
+      "rank 0's link carries 100 kB/s, enough to hide 0.03 bits per value in 3 % of a round's "
+      "time. The run sends the minimum, min=0.1, and training waits for the rest: try longer "
+      "rounds "
       "or a delay= (--sync-every)");
   // Another rank's link is the slowest; rank 0 does not know where it gets late.
   rate.hidden_bits = 1.0;
-  EXPECT_EQ(
-      floor_clash(rate, limits, buckets),
-      "the slowest link of a rank hides 0.03 bits per value behind backward (rank 0's link "
-      "carries 100 kB/s, which hides 1). The minimum, min=0.1, is sent, and training waits for "
-      "the rest: try fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
-      "--batch-size or --accumulate, fewer hosts, or --compress auto:min=0.05 at the price "
-      "of accuracy");
+  EXPECT_EQ(floor_clash(rate, limits, buckets),
+            "the slowest link of all ranks is enough to hide 0.03 bits per value behind the "
+            "backward pass (rank 0's link "
+            "carries 100 kB/s, enough to hide 1). The run sends the minimum, min=0.1, and training "
+            "waits for "
+            "the rest: try fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
+            "--batch-size or --accumulate, fewer hosts, or --compress auto:min=0.05 at the price "
+            "of accuracy");
   EXPECT_EQ(guard_at_work(rate, buckets), "");
   rate.guard_factor = 1.0;
   EXPECT_EQ(guard_at_work(rate, buckets), "");
@@ -124,11 +127,10 @@ TEST_F(RunWarningsTest, OfALossComeOnce) {
                 "--lr, --warmup-epochs 1 or --clip-norm 1, or a finer --compress"});
   options_.compress = {};
   RunWarnings(run_, warned_).note_loss({.epoch = 3, .train_loss = 5.0});
-  EXPECT_EQ(
-      warned_.take(),
-      std::vector<std::string>{
-          "epoch 4: the training loss is 5, far above the loss of guessing (2.3): try a smaller "
-          "--lr, --warmup-epochs 1 or --clip-norm 1"});
+  EXPECT_EQ(warned_.take(),
+            std::vector<std::string>{"epoch 4: the training loss is 5, far above the loss of "
+                                     "random guessing (2.3): try a smaller "
+                                     "--lr, --warmup-epochs 1 or --clip-norm 1"});
 }
 
 TEST_F(RunWarningsTest, OfSkippedStepsAdviseOnce) {
@@ -140,7 +142,7 @@ TEST_F(RunWarningsTest, OfSkippedStepsAdviseOnce) {
             (std::vector<std::string>{
                 "step 3: the gradient is not finite on rank 1; all ranks skip this step; if it "
                 "happens again, try a smaller --lr, --clip-norm or --warmup-epochs",
-                "step 4: the gradient is not finite on rank 0; it skips this step",
+                "step 4: the gradient is not finite on rank 0; this rank skips the step",
                 "epoch 2: rank 1 skipped 1 step, because the gradient was not finite",
                 "epoch 2: rank 3 skipped 2 steps, because the gradient was not finite"}));
 }

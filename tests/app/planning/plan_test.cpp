@@ -45,8 +45,8 @@ TEST(PlanTable, SaysWhatWaitsLessOften) {
   const std::string text =
       quickest_text({row("ring", "q8", 3.0, 2.0, 1e6), row("ring", "none", 9.0, 8.0, 4e6)});
   EXPECT_TRUE(
-      text.ends_with("for the network. A larger batch, --accumulate or --sync-every waits "
-                     "less often"))
+      text.ends_with("for the network. With a larger batch, --accumulate or --sync-every, "
+                     "training waits less often"))
       << text;
 }
 

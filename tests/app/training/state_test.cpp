@@ -306,8 +306,9 @@ TEST(OptimizerState, OnlySgdLeavesItsMomentumToTheCodec) {
   } catch (const Error& error) {
     message = error.what();
   }
-  EXPECT_NE(message.find("applies the momentum itself, which adam cannot leave to it"),
-            std::string::npos)
+  EXPECT_NE(
+      message.find("applies the momentum itself, but adam cannot leave its momentum to a codec"),
+      std::string::npos)
       << message;
 }
 

@@ -135,7 +135,7 @@ static void a_state_goes_on(const char* compress) {
   CHECK(memcmp(kept, dptrain_comm_values(exchange, 1), sizeof(float) * lengths[1]) == 0);
 
   char message[200];
-  snprintf(message, sizeof message, "%zu bytes for a state of %zu bytes", size - 1, size);
+  snprintf(message, sizeof message, "the buffer has %zu bytes, but the state has %zu bytes", size - 1, size);
   check_refused(dptrain_comm_save_state(exchange, state, size - 1), DPTRAIN_COMM_USAGE, message);
   snprintf(message, sizeof message,
            "the saved state of the exchange is damaged or cut off: its %zu bytes do not have the checksum that they were "
@@ -281,13 +281,13 @@ static void steps_of_the_optimiser_are_exchanged(void) {
                 "ecq:error=0.02,velocity=on exchanges the optimiser's steps: set optimizer, or use velocity=off");
   options.optimizer = 3;
   check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE,
-                "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or DPTRAIN_COMM_ADAM (2), and is 3");
+                "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or DPTRAIN_COMM_ADAM (2), but is 3");
   options.optimizer = DPTRAIN_COMM_SGD;
   options.momentum = 1;
-  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "momentum must be 0 or more and below 1, and is 1");
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "momentum must be 0 or more and below 1, but is 1");
   options.optimizer = DPTRAIN_COMM_ADAM;
   options.beta2 = NAN;
-  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "beta2 must be 0 or more and below 1, and is nan");
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "beta2 must be 0 or more and below 1, but is nan");
   options.beta2 = 0.99;
   options.epsilon = 0;
   check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "epsilon 0: must be finite and above 0");

@@ -105,7 +105,7 @@ def traces(slots: list) -> None:
         assert sum(e["name"] == "exposed wait" for e in slices) == 2 * size
     refused(3, "t.json", dptrain_comm.Exchange, slots, "none", trace=str(folder / "t.json"), **link)
     exchange = dptrain_comm.Exchange(slots, "none", link_bit_per_s=1e9)
-    refused(2, "name no trace", exchange.write_trace)
+    refused(2, "without the option trace", exchange.write_trace)
     exchange.close()
     if rank == 0:
         shutil.rmtree(folder)

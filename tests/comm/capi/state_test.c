@@ -250,8 +250,8 @@ static void a_state_is_that_of_its_rank(void) {
     exchange = make("q8");
     if (rank == 1) CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
     check_refused(dptrain_comm_begin_step(exchange, -1), DPTRAIN_COMM_DATA,
-                  "rank 0 begins at step 0, rank 1 continues from step 1: every rank must load its state of the same step, "
-                  "or no rank may load one");
+                  "rank 0 begins at step 0, but rank 1 continues from step 1: every rank must load its state of the same step, "
+                  "or no rank may load a state");
     dptrain_comm_destroy(exchange);
   }
   free(state);

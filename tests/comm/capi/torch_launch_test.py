@@ -171,7 +171,8 @@ def launched(mpirun: str) -> None:
         trains(python, how, 1)
         trains(under_mpi, how, 2)
     refused(under_mpi, "sparse", "has a sparse gradient", 2, "sparse=False")
-    refused(under_mpi, "one_loads", "rank 0 continues from step 5, rank 1 from step 2: every rank must load", 3, "or no rank may load one")
+    refused(under_mpi, "one_loads", "rank 0 continues from step 5, but rank 1 from step 2: every rank must load", 3,
+            "or no rank may load a state")
     refused([mpirun, "-np", "3", *python], "one_loads", " continues from step ", 3, "rank 1 ")
     refused(under_mpi, "spawned", "of this job is taken by process", 1)  # torch's own code, whatever the processes end with
     if torch.__version__.startswith("1.") and sys.version_info >= (3, 11):

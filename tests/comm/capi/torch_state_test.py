@@ -192,7 +192,7 @@ def ranks_go_on_from_the_same_step() -> None:
     program.begin_anew()
     if RANK == 0:
         program.state.load_state_dict(saved)
-    refused("rank 0 continues from step 3, rank 1 begins at step 0: every rank must load", program.step, code=3)
+    refused("rank 0 continues from step 3, but rank 1 begins at step 0: every rank must load", program.step, code=3)
     program.begin_anew()
     program.made = 0
     program.step()

@@ -76,7 +76,7 @@ TEST(Deadline, SaysWhoIsBehindThoughAllAnswer) {
     EXPECT_EQ(said.find("the exchange of bucket 3 in step 17 has made no progress for "), 0u)
         << said;
     EXPECT_NE(said.find("rank 1 on host h is the furthest behind: it is in step 17 and has begun 1 "
-                        "buckets of it"),
+                        "of its buckets"),
               std::string::npos)
         << said;
     EXPECT_NE(said.find("raise the timeout, now 0.2 s"), std::string::npos) << said;

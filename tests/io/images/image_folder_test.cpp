@@ -134,10 +134,11 @@ TEST(ImageFolder, HasTorchvisionsOrder) {
                   {"train: 1 file was skipped: not an image by its suffix (notes.txt)"});
   expect_contains(data.warnings[2],
                   {": 1 of 3 classes has no test images and is not tested: \xC3\xA4"});
-  expect_contains(data.about, {"8 training and 2 test images (test) in 3 classes, all are 8x8",
-                               "1 with the suffix of another format",
-                               "shifted by up to 4 pixels over black, half of them mirrored; "
-                               "testing: as they are"});
+  expect_contains(data.about,
+                  {"8 training and 2 test images (test) in 3 classes, all are 8x8",
+                   "1 with the suffix of another format",
+                   "shifted by up to 4 pixels, with black at the edges, half of them mirrored; "
+                   "testing: as they are"});
   EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
 }
 
@@ -252,9 +253,10 @@ TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
   write_junk(tree, "");
   EXPECT_EQ(content_hash(load(tree)), content_hash(load(clean)));
   ASSERT_EQ(load(tree).warnings.size(), 1u);
-  expect_contains(load(tree).warnings[0],
-                  {": 7 files and 6 folders were skipped: hidden or made by a system (.DS_Store, "
-                   "$RECYCLE.BIN, .thumbnails, ...)"});
+  expect_contains(
+      load(tree).warnings[0],
+      {": 7 files and 6 folders were skipped: hidden or made by the operating system (.DS_Store, "
+       "$RECYCLE.BIN, .thumbnails, ...)"});
   for (const std::string part : {"train/", "val/", "__MACOSX/train/"}) {
     write_images(parts, part);
     write_junk(parts, part);
@@ -313,7 +315,7 @@ TEST(ImageFolder, OneClassIsRefusedWithWhatIsInIt) {
   }
   const std::string inside =
       "has one class only in train, images, with 12 images in its folders "
-      "cat, dog; training needs at least two classes: if these are they, "
+      "cat, dog; training needs at least two classes; if these folders are meant as classes, "
       "move them out of images into train";
   expect_contains(load_failure(parts), {parts.path().string(), inside});
   static_cast<void>(
@@ -321,7 +323,7 @@ TEST(ImageFolder, OneClassIsRefusedWithWhatIsInIt) {
   expect_contains(load_failure(parts, {.data_dir = out / "a.h5"}), {inside});
   expect_contains(load_failure(tree), {"has one class only, photos, with 12 images in its folders "
                                        "cat, dog;",
-                                       "name the folder photos itself"});
+                                       "give the folder photos as the data folder"});
   expect_contains(load_failure(flat),
                   {"has one class only, all, with 12 images; training needs at least two folders"});
   for (int i = 0; i < 9; ++i) {
@@ -341,8 +343,8 @@ TEST(ImageFolder, OtherLayoutsAreNotTrainedOn) {
   write("val");
   EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
   expect_contains(load_failure(folder),
-                  {"has val, but no train; the classes' folders of training images belong into "
-                   "train, and the folders of test images into val or test"});
+                  {"has val, but no train; put a folder of training images for each class into "
+                   "train, and the same folders with test images into val or test"});
   write("Training");
   expect_contains(load_failure(folder), {"has Training and val, but no train"});
   write("train");
@@ -398,7 +400,8 @@ TEST(ImageFolder, SaysHowImagesAreTrained) {
                                          .is_reflected = true,
                                          .flip = Flip::alternate,
                                          .cutout = 3}}}),
-            "shifted by up to 2 pixels over their mirror images, mirrored in every other epoch, a "
+            "shifted by up to 2 pixels, with their mirror images at the edges, mirrored in every "
+            "other epoch, a "
             "square of 3x3 set to the mean colour");
   EXPECT_EQ(trained(small, {.augment = {{.crop_padding = 0, .flip = Flip::off}}}),
             "as they are, not mirrored");
@@ -409,7 +412,8 @@ TEST(ImageFolder, SaysHowImagesAreTrained) {
   EXPECT_TRUE(load(mixed, {.augment = AugmentationRule{}}).warnings.empty());
   EXPECT_TRUE(load(small, {.augment = {{.crop_padding = 2}}}).warnings.empty());
   EXPECT_EQ(trained(mixed, {.crop = CropKind::pad, .augment = {{.crop_padding = 1}}}),
-            "the centre, with the shorter side at 9, shifted by up to 1 pixel over black, half of "
+            "the centre, after the shorter side is scaled to 9, shifted by up to 1 pixel, "
+            "with black at the edges, half of "
             "them mirrored");
 }
 
@@ -482,7 +486,7 @@ TEST(ImageFolder, ChoosesTheNetworksSize) {
   EXPECT_EQ(load(mixed).train->shape().width, 224u);
   expect_contains(load(mixed).about,
                   {"28 to 31 pixels wide and 28 high", "the network sees 224x224",
-                   "a random part, scaled", "the centre, with the shorter side at 256"});
+                   "a random part, scaled", "the centre, after the shorter side is scaled to 256"});
   const auto rest_of = [](const Dataset& data) {
     Bytes scratch;
     return data.train
@@ -662,7 +666,7 @@ TEST(BadImages, BodiesAreNamedOrReplacedByTheNextOfTheClass) {
   folder.write("train/b/1.jpg", damaged_jpeg(7));
   const Dataset hopeless = load(folder, skip);
   expect_contains(failure([&] { static_cast<void>(hopeless.train->read(4, {}, scratch)); }),
-                  {"class b of folder train has no image that can be decoded"});
+                  {"class b of folder train: no image can be decoded"});
 }
 
 // Bad images found while mean and deviation were measured are not reported again in training.
