@@ -11,7 +11,8 @@ namespace dp {
 
 namespace {
 
-// The row of --help has no effect here, because dpbench itself answers --help.
+// The row of --help only makes the option appear in the list. Its action is empty, because dpbench
+// itself answers --help.
 OptionTable table_of(BenchUsage& usage) {
   usage.rows.push_back(call_row("help", "print this help, then end", [] {}));
   return {{"Options", std::move(usage.rows)}};

@@ -213,7 +213,8 @@ void Builder::resolve_synthetic_defaults() {
   }
 }
 
-// Given options decide. If two of them contradict each other, the higher layer wins.
+// Options that the user gave take precedence over defaults. If two of them contradict each other,
+// the one from the higher layer wins.
 void Builder::resolve_dataset() {
   const Layer kind = layer_of("dataset"), folder = layer_of("data-dir");
   const bool is_synthetic = is_given("dataset") && options_.is_synthetic();

@@ -30,8 +30,8 @@ struct KeyedValue {
 // The name of a value, without its keys.
 [[nodiscard]] std::string name_of_keyed(std::string_view text);
 
-// An option with keys. `head` reads and writes the name; `presets` are the keys' defaults. With an
-// implied name, keys may stand alone: --plan ranks=4 is --plan on:ranks=4.
+// An option whose value is NAME:key=value,... `head` reads and writes NAME; `presets` are the keys'
+// defaults. With an implied name, NAME may be left out: --plan ranks=4 means --plan on:ranks=4.
 [[nodiscard]] OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
                                   const std::vector<std::string>& presets,
                                   const std::string& implied_name = "");

@@ -31,7 +31,8 @@ struct RunStart {
   std::string log;  // the path of the log; empty: none
 };
 
-// The log's rows of an epoch, apart from the columns that refer to lists of the log.
+// The rows that an epoch adds to the log, without the columns that are indices into lists of the
+// log (such as the list of tensor names).
 struct EpochRows {
   EpochRow epoch;
   std::vector<RankRow> ranks;

@@ -362,7 +362,7 @@ int check_run(const Options& options, Communicator& comm) {
     if (!found.resume.empty()) std::printf("%s\n", found.resume.c_str());
     print("ranks", rank_table(comm, all, interfaces, found));
     if (!here.owner_weights.empty()) {
-      std::printf("owners with direct: %s of each bucket\n",
+      std::printf("the ranks own %s of each bucket (topology direct)\n",
                   owner_percentages(here.owner_weights).c_str());
     }
     for (std::size_t rank = 0; rank < disks.size(); ++rank) {

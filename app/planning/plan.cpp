@@ -172,8 +172,8 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
   const RateBudget budget = hidden_budget(calibration, choice);
   if (!budget.binding) return {};
   if (budget.bits_per_value == 0.0) {
-    return "no number of bits hides behind the backward pass: the fp32 buckets and the latency "
-           "alone take longer";
+    return "with any number of bits, the exchange takes longer than the backward pass: the fp32 "
+           "buckets and the latency alone take longer";
   }
   return fmt::format(
       "with direct, {:.2g} bits per value would hide behind the backward pass (limited by bucket "
@@ -238,7 +238,7 @@ std::string division_text(const std::vector<std::size_t>& images, const Network&
   std::string text;
   if (!images.empty()) text += fmt::format("images of the ranks: {}\n", fmt::join(images, " "));
   if (!network.owner_weights.empty()) {
-    text += fmt::format("owners with direct: {} of each bucket\n",
+    text += fmt::format("the ranks own {} of each bucket (topology direct)\n",
                         owner_percentages(network.owner_weights));
   }
   return text;

@@ -475,10 +475,11 @@ int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
       from.emplace_back(static_cast<const std::byte*>(states[r]), sizes[r]);
     }
     require(count == 1 || it.comm->size() == dptrain_comm_size(),
-            "with shards, only the same number of ranks can load a state");
-    require(count == 1 || !it.has_leaders(),
-            "with the topology hierarchical, one rank of each host encodes for all its ranks, so "
-            "only the same number of ranks can load a state");
+            "with shards, a state can be loaded only by as many ranks as saved it");
+    require(
+        count == 1 || !it.has_leaders(),
+        "with the topology hierarchical, one rank of each host encodes for all ranks of the host, "
+        "so a state can be loaded only by as many ranks as saved it");
     it.sync.set_loss_scale(dp::merge_states(it.stateful(it.state()), from).loss_scale);
   });
 }

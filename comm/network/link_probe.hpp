@@ -98,10 +98,10 @@ struct LinkProbe {
                                               std::span<const TensorSlot> tensors = {});
 
 // The number of segments of a bucket that may be on the wire at once (ReducerOptions::window; it
-// does not change the sums). On a long path the message that follows from a segment arrives late,
-// so the window covers twice as many bytes as the link carries in the time of a round trip plus 1
-// ms. The window is at least 4, which is enough for short paths, and at most 32. `segment_bytes`
-// counts bytes of fp32.
+// does not change the sums). On a long path, the answer to a segment arrives late. The window
+// therefore covers twice the bytes that the link carries in one round trip plus 1 ms. The window is
+// at least 4, which is enough for short paths, and at most 32. `segment_bytes` counts bytes of
+// fp32.
 [[nodiscard]] std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
                                         std::size_t segment_bytes);
 

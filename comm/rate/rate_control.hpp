@@ -6,11 +6,13 @@
 // of its own, since sums are larger. At a given number of bits, the squared error is least if all
 // tensors have the same step size ("equal slope").
 //
-// Every message of such an exchange carries a *rate note* behind its header: the bytes that the
-// segment's partial sums took so far, a wish (RateWish) or an error (RateErrors), and an alarm. A
-// total's note covers all ranks, and every rank gets every total. Hence all ranks know the same
-// bytes and wishes after a step. From these they compute the same step sizes for the next step,
-// without another message. Nothing here communicates, reads a clock, or fails.
+// With rate control, every message carries a *rate note* behind its header. It holds the bytes that
+// the segment's partial sums took so far. It also holds either the bits a value that the sender's
+// link can carry (RateWish) or the errors that the sender measured (RateErrors). An alarm in the
+// note means that a residual has grown too much. The note of a total covers all ranks, and every
+// rank gets every total. Hence all ranks know the same notes after a step. From these they compute
+// the same step sizes for the next step, without another message. Nothing here communicates, reads
+// a clock, or fails.
 #pragma once
 
 #include <algorithm>

@@ -116,8 +116,8 @@ class RateGovernor {
   void check(bool has_feedback) const;
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
-  // Whether segments choose their own step sizes. If the values are examined before the exchange,
-  // all segments take the common step size.
+  // Whether each segment adapts the common step size to its own values. This is not done if the
+  // step size follows from the values of all ranks, or if the exchange must have a wanted error.
   [[nodiscard]] bool is_evened() const { return !is_foreseen() && wanted_error_ == 0.0; }
   // Whether the step size follows from the values of the exchange itself.
   [[nodiscard]] bool is_foreseen() const { return round_ && round_->hidden_share == 0.0; }

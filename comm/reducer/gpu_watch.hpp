@@ -1,6 +1,7 @@
-// Watches the GPU whose gradients a reducer exchanges. Nothing becomes final on a GPU that has
-// failed or hangs. Therefore the reducer's thread checks it for failures now and then, and
-// registers a wait (Device::waits) while only the GPU can advance the step.
+// Watches the GPU whose gradients a reducer exchanges. On a GPU that has failed or hangs,
+// gradients never become final, and the reducer would wait forever. Therefore its thread checks it
+// for failures now and then, and registers a wait (Device::waits) while only the GPU can advance
+// the step.
 #pragma once
 
 #include <chrono>

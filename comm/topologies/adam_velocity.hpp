@@ -85,7 +85,7 @@ class AdamVelocity final : public LocalMomentum {
   [[nodiscard]] std::vector<float> comparison(std::uint64_t step) const;
   void compare(std::span<const float> sums, std::uint64_t step);
   [[nodiscard]] static bool compares_before(std::uint64_t step);
-  // Whether rows are compared as well.
+  // Whether the ranks also compare single rows of tensors, and not only whole tensors.
   [[nodiscard]] bool compares_rows_before(std::uint64_t step) const;
 
   // kLanes numbers for each tensor, from this rank's last gradient.

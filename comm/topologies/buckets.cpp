@@ -58,7 +58,7 @@ void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   joined.tensors.insert(joined.tensors.end(), last.tensors.begin(), last.tensors.end());
 }
 
-// Exchanges the one-dimensional region in every kSpacing-th step.
+// Lets the one-dimensional tensors of every bucket be exchanged only in every kSpacing-th step.
 void space_vectors(std::vector<Bucket>& buckets) {
   for (Bucket& bucket : buckets) {
     const TensorSlot& tensor = bucket.tensors.front();

@@ -34,7 +34,7 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W = sum over the segments s of the bucket of (20 + payload(s)):
+// included. For rank r of P, with W = sum of 20 + payload(s) over the bucket's segments s:
 //     (children(r) + (1 if r > 0)) W + 20 (P-1)
 [[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
                                             std::size_t rank, const Codec& codec);

@@ -291,8 +291,8 @@ Normalization measure_normalization(const ImageSource& source, std::size_t threa
 Dataset load_image_folder(const DatasetRequest& request) {
   if (request.data_dir.empty()) {
     throw SettingError(Setting{"data set"}, "folder",
-                       "needs a folder with a folder of images for each class", ErrorKind::data,
-                       Setting{"data folder"});
+                       "needs a folder that has one subfolder of images for each class",
+                       ErrorKind::data, Setting{"data folder"});
   }
   Dataset data;
   Parts parts =

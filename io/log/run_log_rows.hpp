@@ -92,7 +92,7 @@ struct BucketRow {
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
-// A tensor of which at least one exchange of the epoch sent nothing.
+// A tensor that at least one exchange of the epoch skipped entirely.
 struct TensorRow {
   std::int64_t epoch = 0, tensor = 0, elements = 0;  // tensor: an index into tensor_names
   // Both are numbers of exchanges. `waiting` exchanges have passed, at the end of the epoch, since

@@ -31,8 +31,8 @@ namespace {
 // (0.5 % at 0.1 bits a value), but decoding is 1.4 to 1.6 times as fast.
 constexpr std::size_t kTwoStatesFrom = 1024;
 // Segments with at least this many nonzero codes use lanes. The lanes' states cost 23 bytes (0.8 %
-// at 0.35 bits a value). With AVX2, encoding is 1.5 to 2 times as fast and decoding 1.3 to 1.7 times
-// (AMD EPYC of the first generation).
+// at 0.35 bits a value), which shorter escapes outweigh in larger segments. On an AMD EPYC of the
+// first generation (AVX2), encoding is 1.5 to 2 times as fast and decoding 1.3 to 1.7 times.
 constexpr std::size_t kLanesFrom = 2048;
 
 constexpr std::size_t kWord = 64;

@@ -20,18 +20,31 @@
 //   level   coded with a table that the size selects; omitted if all levels of the block are 0
 //
 // The last symbol of a gap or level table is an escape: it adds kGapSymbols - 1 (kLevelSymbols - 1)
-// to the value, and another symbol follows. Table entries are probabilities in units of 1/2048.
-// Gaps and levels have geometric distributions; probabilities of buckets fall with the distance
-// from the previous bucket.
+// to the value, and another symbol follows (without lanes). Table entries are probabilities in
+// units of 1/2048. Gaps and levels have geometric distributions; probabilities of buckets fall with
+// the distance from the previous bucket.
 //
 // Symbols are coded by range asymmetric numeral systems (rANS; Duda 2013) with one 32-bit state, or
 // with two that alternate; a state exchanges 16-bit words with memory. The encoder processes the
 // codes backwards, the decoder forwards. Plain bits form a separate string, which is read from the
 // payload's end towards its beginning, so neither string needs a length.
 //
+// Segments with many nonzero codes use *lanes*, so that vector instructions code eight symbols at
+// once. The one state then codes counts and sizes only. The codes of a block are divided into
+// groups of eight, of which the last one may be smaller; code k of a group belongs to lane k. For
+// each group the decoder reads
+//   1. the gap symbol of each code, from its lane's state;
+//   2. the plain bits of each code;
+//   3. for each gap symbol that is an escape, the rest of the gap as plain digits of 5 bits, which
+//      are added up: 31 means that another digit follows;
+//   4. unless all levels of the block are 0: the level symbol of each code, from its lane's state,
+//      and then the rest of each level in digits.
+// A lane's state is between 2^15 and 2^31; the others are between 2^16 and 2^32.
+//
 // Wire format, little-endian:
 //     u8 head         bits 0-4: the number of plain bits in `first` (less than 32); bit 5: one
-//                     state; bit 6: 1; bit 7: 0
+//                     state; bit 6: 1; bit 7: lanes (bit 5 is then set, too)
+//     u32 lane[8]     only with lanes: their states
 //     u32 state[2]    the decoder begins with the second one; if there is one state: u32 state[1]
 //     u16 words[]
 //     u32 plain[]     further plain bits, from the last word to the first one

@@ -265,8 +265,9 @@ class Decoder {
     held_ -= count;
     return bits;
   }
-  // Calls get(words), which reads up to kBytes of words and moves `words` behind those that it
-  // took. At the end of the input it gets a copy that is filled up with zeros.
+  // Calls get(words), which reads at most kBytes at `words` and advances the pointer past the bytes
+  // that it used. Near the end of the input, get() works on a copy of the remaining bytes, padded
+  // with zeros.
   template <std::size_t kBytes, class Get>
   [[gnu::always_inline]] auto get_words(Get get) {
     const auto left = static_cast<std::size_t>(plain_ - next_);

@@ -8,16 +8,17 @@
 //
 // Training loop and replica call the same functions at the same places, whatever the policy is:
 //
-//     plan_step()          the loop, before the step's first batch
-//     begin_step()         the replica, with the step's first part
-//     loss_divisor()       in its forward pass
-//     backward()           the step's last part; or
-//     finish_without_batch()
-//     await_sums()
-//     judge()              the loop: whether the update follows
-//     update_averages()    the replica, after the update
-//     end_step()           the loop, after the update or without one
-//     agree_on_stop()
+//     function                 caller    when
+//     plan_step()              loop      before the step's first batch
+//     begin_step()             replica   at the start of the step's first part
+//     loss_divisor()           replica   in the forward pass
+//     backward()               replica   for the step's last part
+//     finish_without_batch()   replica   instead of backward(), if the rank has no batch
+//     await_sums()             replica   after either of them
+//     judge()                  loop      to decide whether to update the parameters
+//     update_averages()        replica   after the update
+//     end_step()               loop      after the update, or after the decision against it
+//     agree_on_stop()          loop      at the end of the step
 //
 // Between begin_step() and await_sums() a rank's parameters may be ahead of the common ones
 // (step_ahead.hpp).

@@ -400,7 +400,9 @@ TEST(SegmentProtocol, BriefExchangesSendNoStartNotices) {
       group.run(1);
       const bool is_brief = c.topology == "direct" && std::string_view(spec).starts_with("ecq");
       EXPECT_EQ(notices > 0, !is_brief) << c.text() << ", " << spec;
-      if (is_brief) EXPECT_EQ(others, 2 * kRanks * (kRanks - 1));
+      if (is_brief) {
+        EXPECT_EQ(others, 2 * kRanks * (kRanks - 1));
+      }
     }
   }
 }

@@ -103,9 +103,9 @@ TEST(BucketSize, IsASixthAtMostOfCodecsWithARate) {
 TEST(BucketSize, OutweighsTheFramesOfBriefMessages) {
   std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
   const auto values = [&](std::size_t ranks, const char* codec, double bit_per_s = 1e7) {
-    return choose_bucket_bytes({.bytes_per_s = bit_per_s / 8, .latency_s = 1e-4}, ranks,
-                               parse_codec_spec(codec), tensors) /
-           sizeof(float);
+    const std::size_t bytes = choose_bucket_bytes({.bytes_per_s = bit_per_s / 8, .latency_s = 1e-4},
+                                                  ranks, parse_codec_spec(codec), tensors);
+    return static_cast<double>(bytes / sizeof(float));
   };
   EXPECT_NEAR(values(4, "ecq:bits=0.1"), 16 * 160 * 4 * 8 / 0.1, 4000);
   EXPECT_NEAR(values(16, "ecq:bits=0.02"), 16 * 160 * 16 * 8 / 0.02, 80000);
