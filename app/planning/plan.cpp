@@ -176,8 +176,8 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
            "buckets and the latency alone take longer";
   }
   return fmt::format(
-      "with direct, {:.2g} bits per value would hide behind the backward pass (limited by bucket "
-      "{} of {})",
+      "{:.2g} bits per value would hide behind the backward pass with the topology direct (limited "
+      "by bucket {} of {})",
       budget.bits_per_value, *budget.binding + 1, choice.buckets.size());
 }
 

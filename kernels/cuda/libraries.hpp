@@ -53,7 +53,8 @@ struct CublasApi {
 [[nodiscard]] const CublasApi& cublas_api();
 
 // The libraries' handles on one device, bound to its stream. The same input gives the same bits:
-// cuBLAS uses a workspace of its own, no atomics, and TF32 only if the device allows it.
+// cuBLAS uses a workspace of its own, no atomics, and TF32 only if the device allows it
+// or a caller of set_tf32() asks for it.
 class Libraries {
  public:
   explicit Libraries(CudaDevice& device);
@@ -63,6 +64,9 @@ class Libraries {
 
   [[nodiscard]] cudnnHandle_t cudnn() const { return cudnn_; }
   [[nodiscard]] cublasHandle_t cublas() const { return cublas_; }
+
+  // Whether products of fp32 matrices round their operands to TF32 from now on.
+  void set_tf32(bool rounds);
 
   // Empty if both libraries can be opened. Otherwise one clause with the library that cannot be
   // opened, the places searched and the remedy.

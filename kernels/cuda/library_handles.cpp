@@ -45,14 +45,18 @@ Libraries::Libraries(CudaDevice& device) {
     cublas_workspace_ = device.allocate(kCublasWorkspaceBytes);
     DP_CHECK_CUBLAS(cublas.set_workspace(cublas_, cublas_workspace_.get(), kCublasWorkspaceBytes));
     DP_CHECK_CUBLAS(cublas.set_atomics_mode(cublas_, CUBLAS_ATOMICS_NOT_ALLOWED));
-    // The default mode keeps all bits of fp32 operands.
-    DP_CHECK_CUBLAS(cublas.set_math_mode(
-        cublas_, device.allows_tf32() ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
+    set_tf32(device.allows_tf32());
   } catch (...) {
     if (cublas_ != nullptr) static_cast<void>(cublas.destroy(cublas_));
     if (cudnn_ != nullptr) static_cast<void>(cudnn.destroy(cudnn_));
     throw;
   }
+}
+
+// The default mode keeps all bits of fp32 operands.
+void Libraries::set_tf32(bool rounds) {
+  DP_CHECK_CUBLAS(cublas_api().set_math_mode(
+      cublas_, rounds ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH));
 }
 
 Libraries::~Libraries() {

@@ -38,6 +38,9 @@ void muon_orthogonalise(CudaDevice& device, std::span<float> values, std::size_t
     copy(device, TensorView{desc, const_cast<float*>(from)}, TensorView{desc, to});
   };
   float* x = values.data();
+  // The iterations bear operands in TF32 (kernels/muon.hpp), which tensor cores multiply about
+  // eight times as fast as fp32 units multiply fp32.
+  device.libraries().set_tf32(true);
   for (int iteration = 0; iteration < kMuonIterations; ++iteration) {
     // a = x x^T or, for a tall matrix, x^T x. To cuBLAS the operand is x^T.
     multiply(is_tall ? CUBLAS_OP_N : CUBLAS_OP_T, x, columns, is_tall ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -52,6 +55,7 @@ void muon_orthogonalise(CudaDevice& device, std::span<float> values, std::size_t
       multiply(CUBLAS_OP_N, y, columns, CUBLAS_OP_N, b, n, columns, rows, n, 1.0f, kMuonA, x);
     }
   }
+  device.libraries().set_tf32(device.allows_tf32());
 }
 
 }  // namespace dp::cuda

@@ -37,10 +37,11 @@ constexpr Pinned kPinned[] = {
     {"sign", 0x028E6EBAF50E37E2u},
     {"ternary", 0xA76588F6F6BF0E63u},
     {"ternary:round=stochastic", 0x699CFC22E3FB55E0u},
-    {"ecq:step=3", 0x9460DF433273C21Fu},
     {"ecq:step=16",
      0xD74A51A9B957928Au,
-     {.quantiser_step = 0x1.fcp-7f}},  // few codes that are not zero
+     {.quantiser_step = 0x1.fcp-7f}},                      // few codes that are not zero
+    {"ecq:step=16", 0x0u, {.quantiser_step = 0x1.6p-7f}},  // two states
+    {"ecq:step=3", 0x9B522C69C0FE342Bu},                   // lanes
     {"ecq:step=0.02", 0xFAC0A4EE66586784u},
     {"ecq", 0xB462E7779289B7C5u, {.dense_bits = 4}},
     {"ecq", 0x466C8CA38D6CEDFBu, {.dense_bits = 8}},

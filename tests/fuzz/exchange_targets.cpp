@@ -78,9 +78,10 @@ std::vector<Bytes> payload_seeds() {
       add(c, n, {.dense_bits = bits});
       add(c, kMostFloats, {.dense_bits = bits});
     }
-    // Most codes are not zero, so the entropy coder has its second state; and they are so many and
-    // so different that it gives up.
-    for (const float step : {0.7f, 0.02f}) add(c, kMostFloats, {.quantiser_step = step});
+    // With the first step a third of the codes are not zero, and the entropy coder has two states.
+    // With the second one most are not zero, and it has lanes. With the third one they differ so
+    // much that it gives up.
+    for (const float step : {1.7f, 0.7f, 0.02f}) add(c, kMostFloats, {.quantiser_step = step});
   }
   return seeds;
 }

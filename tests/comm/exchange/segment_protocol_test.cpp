@@ -261,7 +261,7 @@ TEST(SegmentProtocol, ALostMessageIsNoWrongSum) {
         if (said.empty()) {
           EXPECT_FALSE(faults.group().is_over(faults.met().to, Faults::kSteps)) << c.text() << at;
         } else {
-          EXPECT_NE(said.find(fmt::format("from rank {} ", faults.met().from)), said.npos) << said;
+          EXPECT_NE(said.find(fmt::format("from rank {}", faults.met().from)), said.npos) << said;
         }
       }
     }

@@ -128,8 +128,9 @@ TEST(ImageFolder, HasTorchvisionsOrder) {
   EXPECT_EQ(data.test->class_names(), data.train->class_names());
   EXPECT_EQ(labels_of(data.test), (std::vector<std::int32_t>{0, 1}));
   ASSERT_EQ(data.warnings.size(), 3u);
-  expect_contains(data.warnings[0], {"train: 1 file and 1 folder were skipped: hidden or made by a "
-                                     "system (.cache, Thumbs.db)"});
+  expect_contains(data.warnings[0],
+                  {"train: 1 file and 1 folder were skipped: hidden or made by the operating "
+                   "system (.cache, Thumbs.db)"});
   expect_contains(data.warnings[1],
                   {"train: 1 file was skipped: not an image by its suffix (notes.txt)"});
   expect_contains(data.warnings[2],
