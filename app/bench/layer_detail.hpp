@@ -1,5 +1,5 @@
-// dpbench layers --detail: the time of each layer in a training step, and its GFLOP/s in per cent
-// of those of a fast convolution on this device.
+// dpbench layers --detail: the time of each layer in a training step, and its GFLOP/s as a
+// percentage of a fast convolution's on this device.
 #pragma once
 
 #include <cstddef>

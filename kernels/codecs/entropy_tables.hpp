@@ -72,7 +72,7 @@ struct Symbol {
 // share of 1 is treated as above.
 struct LaneSymbol {
   static constexpr unsigned kLimitBits = 31 - kTableBits;
-  // Where the parts of `rest` begin. The lowest bits hold the bias.
+  // The bits at which the parts of `rest` begin. The lowest bits hold the bias.
   static constexpr unsigned kComplementFrom = 12, kShiftFrom = kComplementFrom + kTableBits;
   static constexpr std::uint32_t kMostBias = (1u << kComplementFrom) - 1;
 
