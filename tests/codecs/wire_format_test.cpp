@@ -39,9 +39,9 @@ constexpr Pinned kPinned[] = {
     {"ternary:round=stochastic", 0x699CFC22E3FB55E0u},
     {"ecq:step=16",
      0xD74A51A9B957928Au,
-     {.quantiser_step = 0x1.fcp-7f}},                      // few codes that are not zero
-    {"ecq:step=16", 0x0u, {.quantiser_step = 0x1.6p-7f}},  // two states
-    {"ecq:step=3", 0x9B522C69C0FE342Bu},                   // lanes
+     {.quantiser_step = 0x1.fcp-7f}},  // few codes that are not zero
+    {"ecq:step=16", 0x5E02AA4505B26AA0u, {.quantiser_step = 0x1.6p-7f}},  // two states
+    {"ecq:step=3", 0x9B522C69C0FE342Bu},                                  // lanes
     {"ecq:step=0.02", 0xFAC0A4EE66586784u},
     {"ecq", 0xB462E7779289B7C5u, {.dense_bits = 4}},
     {"ecq", 0x466C8CA38D6CEDFBu, {.dense_bits = 8}},
