@@ -12,6 +12,7 @@ void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   visitor.value("epoch/skipped_steps", skipped_steps, judged);
   visitor.value("epoch/own_skipped_steps", own_skipped_steps, judged);
   visitor.value("epoch/exchanges", exchanges);
+  visitor.value("epoch/inner_exchanges", inner_exchanges);
   visitor.value("epoch/bits_sum", bits_sum);
   visitor.value("epoch/rated_steps", rated_steps);
   visitor.value("epoch/replica_hash", replica_hash);
@@ -28,6 +29,7 @@ void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   for (const LoopTimes::Part& part : LoopTimes::parts()) time(part.name, times.*part.time);
   time("checkpoint", checkpoint_s);
   time("earlier", earlier_s);
+  time("inner_exposed", inner_exposed_s);
 }
 
 }  // namespace dp

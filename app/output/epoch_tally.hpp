@@ -1,6 +1,7 @@
 // A rank's counts in the running epoch, and the result of an evaluation.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -37,9 +38,26 @@ struct EpochTally {
   bool has_exchanged = false;          // in the last step, or after it
   bool is_under_way = false;           // an exchange is under way after the last step
   std::int64_t exchanges = 0;
+  // The waiting for exchanges, and the number of exchanges, before the steps of the epoch's last
+  // round. 0 in an epoch of one round.
+  double inner_exposed_s = 0;
+  std::int64_t inner_exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
   std::vector<DeliveryGaps::Gap> gaps = {};  // filled when the epoch is over
+
+  // Whether the steps that are left are those of the epoch's last round. round_steps: the length of
+  // a round; 0: an exchange at every step.
+  [[nodiscard]] bool begins_last_round(std::size_t round_steps) const {
+    return steps + std::max<std::size_t>(round_steps, 1) == steps_of_epoch;
+  }
+  // How long training waited for an exchange, on average. Without the last round, if there is
+  // another one: at the end of an epoch, training waits for the last exchanges, however long rounds
+  // are.
+  [[nodiscard]] double exposed_s_per_exchange() const {
+    if (inner_exchanges > 0) return inner_exposed_s / static_cast<double>(inner_exchanges);
+    return times.exposed_comm / static_cast<double>(std::max<std::int64_t>(exchanges, 1));
+  }
 
   // NaN if the bits per value were not finite in any step.
   [[nodiscard]] double bits_per_value() const {

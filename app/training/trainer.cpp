@@ -275,7 +275,8 @@ void Trainer::record_step(bool is_last) {
   }
   // A row of the log needs the times of its step. A trace needs the times of the last step in it.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
-  const bool is_due = is_last || recorder_.wants_step(global_step_) ||
+  const bool begins_last_round = tally_.begins_last_round(rounds_.steps_in(tally_.epoch));
+  const bool is_due = is_last || begins_last_round || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace ||
                       shares_.is_due(global_step_);
   tally_.is_under_way = replica_.policy().is_under_way();
@@ -286,6 +287,10 @@ void Trainer::record_step(bool is_last) {
   }
   const LoopTimes times = replica_.clock().take(is_due);
   tally_.times += times;
+  if (begins_last_round) {
+    tally_.inner_exposed_s = tally_.times.exposed_comm;
+    tally_.inner_exchanges = tally_.exchanges;
+  }
   recorder_.record_step(tally_, times, global_step_);
   shares_.end_step(global_step_, times, batch_);
   if (ends_trace) write_trace();
