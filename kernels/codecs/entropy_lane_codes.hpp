@@ -16,7 +16,7 @@
 
 namespace dp::entropy {
 
-// Heads of blocks take the one state of the base, and codes the lanes.
+// The base's state codes the counts and sizes of blocks, and the lanes code the codes.
 struct LaneEncoder : Encoder<1> {
   using Encoder<1>::Encoder;
   std::optional<std::size_t> finish(std::byte* out, std::size_t room) {
@@ -88,12 +88,13 @@ inline std::uint32_t apart(std::uint32_t bits, unsigned count) {
   return (pairs & one) | (pairs >> count & one) << 8;
 }
 
-// The part of a value beyond the escape symbol, in plain digits: 31 means that more follow.
+// The rest of a value above the escape symbol is written in plain digits, which are added up. The
+// digit 31 means that another digit follows.
 inline constexpr unsigned kDigitBits = 5;
 inline constexpr std::uint32_t kMoreDigits = (1u << kDigitBits) - 1;
 
-// Replaces the values that the table has no symbol for by the escape symbol, and puts their
-// digits, the last lane's first.
+// Replaces each value without a symbol of its own by the escape symbol, and puts the digits of its
+// rest. Begins with the last lane, because the encoder runs backwards.
 template <class Fast>
 EightBytes put_digits(Fast& fast, EightBytes values, std::uint32_t escape) {
   for (std::size_t k = kLanes; k-- > 0;) {
@@ -129,7 +130,7 @@ template <bool kHasLevels>
   const EightBytes low = ((1u << t.shift) - 1) * kOnes, all = (0xFFu >> t.shift) * kOnes;
   const EightBytes used = ~EightBytes{0} >> 8 * (kLanes - count);
   const EightBytes places = bytes_at(block.places + begin), codes = bytes_at(block.codes + begin);
-  // The first place that may follow the previous code. EightBytes after those that are used may
+  // The first place that may follow the previous code. The unused bytes above may
   // become anything.
   const EightBytes next =
       (places << 8) + (kOnes << 8) + (begin == 0 ? 0 : block.places[begin - 1] + 1u);
@@ -195,7 +196,7 @@ inline bool has_any(const Eight& values, std::uint32_t value) {
   return any != 0;
 }
 
-// Adds to the values of the first `count` lanes what follows their escape symbols.
+// Reads the digits after escape symbols in the first `count` lanes, and adds them to the values.
 inline void add_digits(Decoder<1>& decoder, Eight& values, std::size_t count, std::uint32_t escape,
                        std::uint32_t most) {
   for (std::size_t k = 0; k < count; ++k) {

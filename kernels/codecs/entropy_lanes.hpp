@@ -1,9 +1,8 @@
-// Codes eight symbols of one table at once, with a rANS state for each: a *lane*. The entropy coder
-// does so in segments with many nonzero codes (entropy_coder.hpp has the format).
+// Codes eight symbols of one table at once. Each symbol has its own rANS state, a *lane*. The
+// entropy coder uses lanes in segments with many nonzero codes (entropy_coder.hpp has the format).
 //
-// A lane's state has 31 bits, so that the eight states can be compared and divided as signed 32-bit
-// numbers: it is between 2^15 and 2^31. Lane k codes every eighth symbol, from symbol k on.
-// With AVX2 the lanes are the elements of one vector; otherwise loops do the same, with equal
+// A lane's state is at least 2^15 and less than 2^31, because AVX2 compares signed numbers only.
+// With AVX2 the lanes are the elements of one vector. Otherwise loops write and read the same
 // bytes.
 #pragma once
 
@@ -32,7 +31,7 @@ using Lanes = __m256i;
 using Lanes = std::array<std::uint32_t, kLanes>;
 #endif
 
-// Eight symbols of one table, as numbers of 32 bits, and back.
+// One number for each lane: a state, a symbol or a value.
 using Eight = std::array<std::uint32_t, kLanes>;
 
 #define DP_LANES [[gnu::always_inline]] inline
@@ -45,13 +44,13 @@ DP_LANES Lanes least_lanes() {
 }
 DP_LANES Eight values_of(Lanes lanes) { return std::bit_cast<Eight>(lanes); }
 
-// The most bytes of words that eight symbols exchange, which is also what a vector load or store
-// touches.
+// The most bytes of words that eight symbols write or read. Vector instructions always touch this
+// many bytes.
 inline constexpr std::size_t kWordsOfEight = kLanes * sizeof(std::uint16_t);
 
 #ifdef __AVX2__
 
-// For each set of lanes (bit k: lane k) the lane to which an element goes.
+// Orders of elements for each set of lanes. Bit k of a set stands for lane k.
 struct LaneOrders {
   // take[set][k]: the place of lane k's word among the words of the set.
   // give[set]: the set's lanes in ascending order, at the end of the eight places.
@@ -97,7 +96,7 @@ DP_LANES __m256i entries_of(const std::array<std::uint32_t, kGapSymbols>& entrie
     const auto* const at = reinterpret_cast<const __m256i*>(entries.data() + from);
     return _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(_mm256_loadu_si256(at), symbols));
   };
-  // The bit that selects, in the place of the sign.
+  // Moves the bit that selects to the sign, which blendv reads.
   const __m256 by_8 = _mm256_castsi256_ps(_mm256_slli_epi32(symbols, 28));
   __m256 found = _mm256_blendv_ps(eight(0), eight(8), by_8);
   if constexpr (kSymbols == 24) {
@@ -130,8 +129,9 @@ DP_LANES __m256i symbols_at(const Table& table, __m256i places) {
 
 #endif
 
-// Writes `count` symbols, one for each of the first lanes, below `words`, where there is room for
-// kWordsOfEight bytes. The others must be symbols, too.
+// Encodes one symbol in each of the first `count` lanes, and writes words below `words`, where
+// there must be room for kWordsOfEight bytes. The other elements of `symbols` must be symbols of
+// the table, too.
 template <std::size_t kSymbols>
 DP_LANES void put_symbols(Lanes& lanes, std::byte*& words, const Table& table, Lanes symbols,
                           std::size_t count) {
@@ -178,8 +178,8 @@ DP_LANES void put_symbols(Lanes& lanes, std::byte*& words, const Table& table, L
 #endif
 }
 
-// Reads `count` symbols, one for each of the first lanes, at `words`, where kWordsOfEight bytes can
-// be read. The others become symbols without a meaning.
+// Decodes one symbol from each of the first `count` lanes, and reads words at `words`, where
+// kWordsOfEight bytes must be readable. The other elements of the result have no meaning.
 template <std::size_t kSymbols>
 DP_LANES Lanes get_symbols(Lanes& lanes, const std::byte*& words, const Table& table,
                            std::size_t count) {
