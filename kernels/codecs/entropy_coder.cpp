@@ -6,7 +6,7 @@
 //
 // Both sides handle usual codes by the fast path of entropy_stream.hpp while there is room. Codes
 // with escapes, and codes near the end of the room, take the checked functions (put_long,
-// get_long).
+// get_long). Segments with many nonzero codes use lanes instead (entropy_lane_codes.hpp).
 #include "kernels/codecs/entropy_coder.hpp"
 
 #ifdef __AVX2__

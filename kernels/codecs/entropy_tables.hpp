@@ -83,9 +83,9 @@ struct LaneSymbol {
   std::uint32_t rest = 0;  // bias, complement, shift
 };
 
-// The part that the decoder reads is kept small, because layers evict the tables from the caches
-// between two segments. With tables that had an entry for every place (8 KB each), waiting for
-// memory took half of the decoder's time in training.
+// The part that a decoder without lanes reads is kept small, because layers evict the tables from
+// the caches between two segments. With tables that had an entry for every place (8 KB each),
+// waiting for memory took half of the decoder's time in training.
 struct Table {
   static constexpr unsigned kGroupBits = 2;
   struct Found {
@@ -101,7 +101,8 @@ struct Table {
     return {.symbol = symbol, .start = part & 0xFFFFu, .share = part >> 16};
   }
 
-  // The lanes read four bytes at each entry, so this member cannot be the last one.
+  // The symbol at each place. Only lanes read it: their segments are long enough to pay for the
+  // cache misses, and a search would have to wait for the slowest of eight lanes.
   std::array<std::uint8_t, kTableSize> symbol_of;
   std::array<std::uint8_t, (kTableSize >> kGroupBits)> first_of_group;
   std::array<std::uint32_t, kGapSymbols> parts{};  // start in bits 0-15, share in 16-31
