@@ -166,7 +166,9 @@ struct GoldenCase {
 };
 
 // The cases of make_optimizer_golden.py. Weights are of order 1, and 20 updates have some roundings
-// each. Muon's iterations multiply rounding errors in small singular values by up to 490.
+// each. Muon's iterations multiply rounding errors in small singular values by up to 490. On a GPU
+// their operands are in TF32, which changes X by up to 0.4 % of its norm (kernels/muon.hpp): with
+// the rates of 20 updates and a norm of 2, by 7e-3 for all values of a tensor together.
 std::map<std::string, GoldenCase> golden_cases() {
   using enum net::OptimizerKind;
   const OptimizerOptions kernels = {.kind = muon,
@@ -176,6 +178,7 @@ std::map<std::string, GoldenCase> golden_cases() {
                                     .muon_rate_factor = 2.4};
   OptimizerOptions matrices = kernels;
   matrices.muon_has_linear = true;
+  const double products = on_gpu() ? 2e-3 : 1e-4;
   return {
       {"sgd", {.options = {.weight_decay = 0.01f}}},
       {"sgd-nesterov-clip",
@@ -190,8 +193,8 @@ std::map<std::string, GoldenCase> golden_cases() {
         .groups = {.no_decay = {"bn"}, .lr_factors = {{"bn.*", 4.0}}},
         .tolerance = 1e-5}},
       {"lars", {.options = {.kind = lars, .weight_decay = 0.01f, .trust = 0.02}}},
-      {"muon", {.options = kernels, .tolerance = 1e-4}},
-      {"muon-linear", {.options = matrices, .tolerance = 1e-4}},
+      {"muon", {.options = kernels, .tolerance = products}},
+      {"muon-linear", {.options = matrices, .tolerance = products}},
   };
 }
 
