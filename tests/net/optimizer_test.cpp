@@ -178,7 +178,7 @@ std::map<std::string, GoldenCase> golden_cases() {
                                     .muon_rate_factor = 2.4};
   OptimizerOptions matrices = kernels;
   matrices.muon_has_linear = true;
-  const double products = on_gpu() ? 2e-3 : 1e-4;
+  const double products = on_gpu() ? 1e-3 : 1e-4;
   return {
       {"sgd", {.options = {.weight_decay = 0.01f}}},
       {"sgd-nesterov-clip",
