@@ -64,6 +64,22 @@ namespace dp::entropy {
 inline constexpr std::size_t kBlock = 256;
 inline constexpr std::size_t kMostCodes = std::size_t{1} << 24;
 
+// The nonzero codes of a segment in the form in which a GPU writes and reads them. Blocks need not
+// follow each other in `codes`.
+struct CodeList {
+  struct Block {
+    std::uint32_t first = 0;                 // in `codes`
+    std::uint16_t count = 0, level_sum = 0;  // as in CodeBlocks::Block
+  };
+
+  // The memory for n codes, aligned for Block.
+  [[nodiscard]] static std::size_t bytes(std::size_t n);
+  CodeList(std::byte* memory, std::size_t n);
+
+  std::span<Block> blocks;
+  std::uint16_t* codes;  // the place in the block in the lower byte, the code in the upper one
+};
+
 // The nonzero codes of a segment, block by block. They are stored in the caller's memory, at any
 // address.
 class CodeBlocks {
@@ -83,6 +99,8 @@ class CodeBlocks {
   void add(const std::int8_t (&codes)[kBlock]);
   // Adds a block of zeros.
   void add_empty() { append({}); }
+  // Adds a block of `list`.
+  void add(const CodeList& list, std::size_t block);
 
   // The number of all codes of the segment, and the number of its nonzero codes.
   [[nodiscard]] std::size_t codes() const { return all_codes_; }
@@ -137,5 +155,7 @@ class CodeBlocks {
 // have written these bytes; part of `out` may then have changed. Reads nothing outside of `in`,
 // whatever bytes `in` holds.
 [[nodiscard]] bool decode_add(std::span<const std::byte> in, float step, std::span<float> out);
+// The same for n codes, which are written into `list` instead; level sums are left 0.
+[[nodiscard]] bool decode(std::span<const std::byte> in, std::size_t n, const CodeList& list);
 
 }  // namespace dp::entropy

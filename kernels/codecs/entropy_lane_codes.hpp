@@ -206,9 +206,9 @@ inline void add_digits(Decoder<1>& decoder, Eight& values, std::size_t count, st
 
 // Decodes the codes of the first `count` lanes, and moves `next` behind the place of the last one.
 // Returns false for bytes that no encoder writes.
-template <bool kHasLevels>
+template <bool kHasLevels, class Target>
 [[gnu::always_inline]] inline bool add_eight(Decoder<1>& decoder, Lanes& lanes, const CodeTables& t,
-                                             std::size_t count, std::span<float> out, float step,
+                                             std::size_t count, Target target,
                                              std::uint32_t& next) {
   const unsigned plain_count = t.shift + 1;
   const auto plain_of = [&](std::size_t codes) {
@@ -231,40 +231,38 @@ template <bool kHasLevels>
     }
   }
   const Eight bits = values_of(widened(plain));
-  std::array<float, kLanes> values;
+  std::array<typename Target::Value, kLanes> values;
   for (std::size_t k = 0; k < kLanes; ++k) {
     gaps[k] = gaps[k] << t.shift | bits[k] >> 1;
-    values[k] = value_of(levels[k], bits[k] & 1u, step);
+    values[k] = target.value(levels[k], bits[k] & 1u);
   }
   Eight places;
   for (std::size_t k = 0; k < count; ++k) {
     places[k] = next + gaps[k];
     next = places[k] + 1;
   }
-  if (next > out.size()) return false;
-  for (std::size_t k = 0; k < count; ++k) out[places[k]] += values[k];
+  if (next > target.size()) return false;
+  for (std::size_t k = 0; k < count; ++k) target.add_now(places[k], values[k]);
   return true;
 }
 
-template <bool kHasLevels>
-bool add_codes_of(LaneDecoder& decoder, const CodeTables& t, std::size_t count,
-                  std::span<float> out, float step) {
+template <bool kHasLevels, class Target>
+bool add_codes_of(LaneDecoder& decoder, const CodeTables& t, std::size_t count, Target target) {
   std::uint32_t next = 0;  // the first place that may follow
   Lanes lanes = decoder.lanes;
   for (; count >= kLanes; count -= kLanes) {
-    if (!add_eight<kHasLevels>(decoder, lanes, t, kLanes, out, step, next)) return false;
+    if (!add_eight<kHasLevels>(decoder, lanes, t, kLanes, target, next)) return false;
   }
-  if (count > 0 && !add_eight<kHasLevels>(decoder, lanes, t, count, out, step, next)) return false;
+  if (count > 0 && !add_eight<kHasLevels>(decoder, lanes, t, count, target, next)) return false;
   decoder.lanes = lanes;
   return !decoder.has_failed();
 }
 
-// Decodes the `count` codes of a block, and adds `step` times each to `out`. Returns false for
-// bytes that no encoder writes.
-inline bool add_codes(LaneDecoder& decoder, const CodeTables& t, std::size_t count,
-                      std::span<float> out, float step) {
-  return t.level != nullptr ? add_codes_of<true>(decoder, t, count, out, step)
-                            : add_codes_of<false>(decoder, t, count, out, step);
+// Decodes the `count` codes of a block. Returns false for bytes that no encoder writes.
+template <class Target>
+bool add_codes(LaneDecoder& decoder, const CodeTables& t, std::size_t count, const Target& target) {
+  return t.level != nullptr ? add_codes_of<true>(decoder, t, count, target)
+                            : add_codes_of<false>(decoder, t, count, target);
 }
 
 }  // namespace dp::entropy

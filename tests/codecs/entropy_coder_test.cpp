@@ -25,6 +25,45 @@ namespace {
 using Codes = std::vector<std::int8_t>;
 using Bytes = std::vector<std::byte>;
 
+// A list's memory, with a guard behind it.
+struct ListMemory {
+  explicit ListMemory(std::size_t n)
+      : memory(CodeList::bytes(n) / sizeof(std::uint64_t) + 2, kGuard),
+        list(reinterpret_cast<std::byte*>(memory.data()), n) {}
+  ~ListMemory() { EXPECT_EQ(memory.back(), kGuard); }
+  ListMemory(const ListMemory&) = delete;
+  ListMemory& operator=(const ListMemory&) = delete;
+
+  static constexpr std::uint64_t kGuard = 0xA5A5'A5A5'A5A5'A5A5;
+  std::vector<std::uint64_t> memory;
+  CodeList list;
+};
+
+// The codes as a GPU may list them: the last block first.
+std::optional<Bytes> encoded_from_list(const Codes& codes) {
+  const std::size_t n = codes.size();
+  const ListMemory of(n);
+  const CodeList& list = of.list;
+  std::uint32_t listed = 0;
+  for (std::size_t b = list.blocks.size(); b-- > 0;) {
+    CodeList::Block& block = list.blocks[b] = {.first = listed};
+    for (std::size_t place = 0; place < std::min(kBlock, n - b * kBlock); ++place) {
+      const int code = codes[b * kBlock + place];
+      if (code == 0) continue;
+      list.codes[listed++] = static_cast<std::uint16_t>(static_cast<unsigned>(code) << 8 | place);
+      ++block.count;
+      block.level_sum = static_cast<std::uint16_t>(block.level_sum + std::abs(code) - 1);
+    }
+  }
+  Bytes out(n), room(n), sparse(CodeBlocks::bytes(n));
+  CodeBlocks blocks(sparse.data(), n);
+  for (std::size_t b = 0; b < list.blocks.size(); ++b) blocks.add(list, b);
+  const auto bytes = encode(blocks, out.data(), room.data());
+  if (!bytes) return std::nullopt;
+  out.resize(*bytes);
+  return out;
+}
+
 std::optional<Bytes> encoded(const Codes& codes) {
   // At odd addresses, between guards.
   constexpr auto kGuard = std::byte{0xA5};
@@ -40,8 +79,27 @@ std::optional<Bytes> encoded(const Codes& codes) {
   for (const Bytes* memory : {&out, &room, &sparse}) {
     EXPECT_TRUE(memory->front() == kGuard && (*memory)[memory->size() - 2] == kGuard);
   }
+  const std::optional<Bytes> from_list = encoded_from_list(codes);
+  EXPECT_EQ(from_list.has_value(), bytes.has_value());
   if (!bytes) return std::nullopt;
-  return Bytes(out.begin() + 1, out.begin() + 1 + static_cast<std::ptrdiff_t>(*bytes));
+  Bytes written(out.begin() + 1, out.begin() + 1 + static_cast<std::ptrdiff_t>(*bytes));
+  EXPECT_EQ(from_list, written);
+  return written;
+}
+
+// Nothing for bytes that the decoder refuses.
+std::optional<Codes> decoded_to_list(const Bytes& bytes, std::size_t n) {
+  const ListMemory of(n);
+  if (!decode(bytes, n, of.list)) return std::nullopt;
+  Codes codes(n);
+  for (std::size_t b = 0; b < of.list.blocks.size(); ++b) {
+    const CodeList::Block& block = of.list.blocks[b];
+    for (std::size_t k = 0; k < block.count; ++k) {
+      const std::uint16_t listed = of.list.codes[block.first + k];
+      codes[b * kBlock + listed % 256] = static_cast<std::int8_t>(listed >> 8);
+    }
+  }
+  return codes;
 }
 
 // Nothing for bytes that the decoder refuses.
@@ -49,9 +107,12 @@ std::optional<Codes> decoded(const Bytes& bytes, std::size_t n) {
   std::vector<float> out(n + 2, 1000.0f);
   const bool is_good = decode_add(bytes, 1.0f, std::span(out).subspan(1, n));
   EXPECT_TRUE(out.front() == 1000.0f && out.back() == 1000.0f);
+  const std::optional<Codes> listed = decoded_to_list(bytes, n);
+  EXPECT_EQ(listed.has_value(), is_good);
   if (!is_good) return std::nullopt;
   Codes codes;
   for (std::size_t i = 1; i <= n; ++i) codes.push_back(static_cast<std::int8_t>(out[i] - 1000.0f));
+  EXPECT_EQ(listed, codes);
   return codes;
 }
 
