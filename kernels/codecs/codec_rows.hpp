@@ -147,7 +147,7 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block")},
     CodecRow<ternary::Format, false>{
         rounding_info("ternary", "as q2, but five values share a byte")},
-    HostCodecRow<Ecq>{{.name = "ecq",
+    HostCodecRow<HostEcq>{{.name = "ecq",
                        .help = "multiples of a large step, most of them zero, entropy-coded",
                        .is_biased = true,
                        .parameters = kEcqParameters,

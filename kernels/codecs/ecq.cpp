@@ -1,12 +1,13 @@
 // Outline of encode():
-//   1. Find the largest magnitude of each block of 256 values and of the segment (BlockMaxima).
+//   1. Find the largest magnitude of each block of 256 values and of the segment.
 //   2. If dense bits are requested, write a dense payload and stop.
 //   3. Choose the step: the one that is set, the segment's own, or a blend of both. If all values
 //      are too small to be sent, or one is not finite, write only the step 0.
 //   4. Quantise block by block. Nonzero codes go to CodeBlocks, the dropped part to the residual.
 //   5. Entropy-code the CodeBlocks; if that takes more than n bytes, write plain codes.
 // decode_add() branches by the form byte. Scratch memory is the unused part of the payload buffer:
-// head, n bytes of body, n bytes of `room` for the entropy coder, CodeBlocks, BlockMaxima.
+// head, n bytes of body, n bytes of `room` for the entropy coder, CodeBlocks, the blocks' largest
+// magnitudes.
 #include "kernels/codecs/ecq.hpp"
 
 #include <algorithm>
@@ -28,15 +29,8 @@ namespace dp {
 
 namespace {
 
-constexpr float kMostCode = 127.0f;
 constexpr float kLeastStep = 0x1p-100f, kMostStep = 0x1p119f;
 constexpr std::size_t kHeadBytes = sizeof(float) + 1;
-enum class Form : std::uint8_t { plain = 0, bf16 = 2, fp32 = 3, q4 = 4, q8 = 5 };
-
-void write_head(std::byte* payload, float step, Form form) {
-  std::memcpy(payload, &step, sizeof step);
-  payload[sizeof step] = std::byte{static_cast<std::uint8_t>(form)};
-}
 
 // write_halves() and write_floats() return the length of the body.
 std::size_t write_halves(std::span<const float> partial, float* residual, std::byte* body) {
@@ -81,34 +75,6 @@ constexpr std::size_t kBlock = entropy::kBlock;
 
 std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
 
-// The largest magnitude of partial + residual in each block, stored as a bit pattern. The memory
-// need not be aligned.
-class BlockMaxima {
- public:
-  BlockMaxima(std::span<const float> partial, const float* residual, std::byte* memory)
-      : memory_(memory) {
-    const std::size_t n = partial.size();
-    for (std::size_t begin = 0; begin < n; begin += kBlock, memory += sizeof largest_) {
-      const std::uint32_t bits = largest_magnitude_bits(
-          partial.data() + begin, residual == nullptr ? nullptr : residual + begin,
-          std::min(kBlock, n - begin));
-      std::memcpy(memory, &bits, sizeof bits);
-      largest_ = std::max(largest_, bits);
-    }
-  }
-
-  [[nodiscard]] std::uint32_t largest() const { return largest_; }
-  [[nodiscard]] float of(std::size_t block) const {
-    float magnitude = 0.0f;
-    std::memcpy(&magnitude, memory_ + block * sizeof magnitude, sizeof magnitude);
-    return magnitude;
-  }
-
- private:
-  const std::byte* memory_;
-  std::uint32_t largest_ = 0;
-};
-
 // Makes the codes of m <= kBlock values and leaves the dropped part in `residual`, if there is one.
 // Adding kRound rounds to whole numbers, because floats of that size are 1 apart.
 template <bool kHasResidual>
@@ -116,7 +82,7 @@ void quantise_block(const float* partial, float* residual, std::size_t m, float 
                     std::int8_t* codes) {
   constexpr float kRound = 0x1.8p23f;
   constexpr auto kZero = std::bit_cast<std::int32_t>(kRound);
-  constexpr auto kMost = static_cast<std::int32_t>(kMostCode);
+  constexpr auto kMost = static_cast<std::int32_t>(Ecq::kMostCode);
   const float inverse = 1.0f / step;
 #pragma omp simd
   for (std::size_t i = 0; i < m; ++i) {
@@ -131,16 +97,17 @@ void quantise_block(const float* partial, float* residual, std::size_t m, float 
 // At few bits a value, most blocks contain only zeros. A block's largest magnitude shows this
 // before any code is computed, because values of up to half a step become zero.
 template <bool kHasResidual>
-entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, float step,
-                             const BlockMaxima& maxima, std::byte* memory) {
+void quantise_blocks(std::span<const float> partial, float* residual, float step,
+                     const std::byte* maxima, entropy::CodeBlocks& blocks) {
   const std::size_t n = partial.size();
   const float inverse = 1.0f / step;
-  entropy::CodeBlocks blocks(memory, n);
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+  for (std::size_t begin = 0; begin < n; begin += kBlock, maxima += sizeof(float)) {
     const float* const p = partial.data() + begin;
     float* const r = kHasResidual ? residual + begin : nullptr;
     const std::size_t m = std::min(kBlock, n - begin);
-    if (maxima.of(begin / kBlock) * inverse <= 0.5f) {
+    float largest = 0.0f;
+    std::memcpy(&largest, maxima, sizeof largest);
+    if (largest * inverse <= 0.5f) {
       if constexpr (kHasResidual) {
 #pragma omp simd
         for (std::size_t i = 0; i < m; ++i) r[i] += p[i];
@@ -157,7 +124,6 @@ entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, fl
     }
     blocks.add(codes);
   }
-  return blocks;
 }
 
 void write_plain(const entropy::CodeBlocks& blocks, std::byte* body) {
@@ -172,12 +138,12 @@ void write_plain(const entropy::CodeBlocks& blocks, std::byte* body) {
 
 }  // namespace
 
+// ---- the wire format --------------------------------------------------------------------------
+
 Ecq::Ecq(const CodecSpec& codec_spec)
     : Codec(codec_spec),
       step_(static_cast<float>(codec_spec.number("step"))),
-      quarters_(codec_spec.whole("blend")),
-      four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
-      eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
+      quarters_(codec_spec.whole("blend")) {}
 
 // The buffer must have room for the payload, scratch memory for the entropy coder, and the blocks'
 // largest magnitudes.
@@ -196,26 +162,9 @@ std::size_t Ecq::expected_payload_bytes(std::size_t n) const {
 
 double Ecq::contraction() const { return std::sqrt(1.0 - 0.75 / static_cast<double>(kMostFloats)); }
 
-float Ecq::own_step(const float* partial, const float* residual, std::size_t n,
-                    float largest) const {
-  const float inverse = 1.0f / largest;
-  constexpr std::size_t kTile = 2048;
-  double sum = 0;
-  for (std::size_t begin = 0; begin < n; begin += kTile) {
-    const float* p = partial + begin;
-    const float* r = residual == nullptr ? nullptr : residual + begin;
-    const std::size_t m = std::min(kTile, n - begin);
-    sum += r == nullptr ? lane_sum<float>(m,
-                                          [=](std::size_t i) {
-                                            const float x = p[i] * inverse;
-                                            return x * x;
-                                          })
-                        : lane_sum<float>(m, [=](std::size_t i) {
-                            const float x = (p[i] + r[i]) * inverse;
-                            return x * x;
-                          });
-  }
-  const auto share = static_cast<float>(std::sqrt(sum / static_cast<double>(n)));  // of `largest`
+float Ecq::own_step(Values values, float largest) const {
+  const double mean = squares(values, 1.0f / largest) / static_cast<double>(values.size());
+  const auto share = static_cast<float>(std::sqrt(mean));  // of `largest`
   return std::clamp(step_ * share, 1.0f / kMostCode, 1.0f) * largest;
 }
 
@@ -225,29 +174,10 @@ float Ecq::blended(float set, float own) const {
   return quarters_ == 1 ? std::sqrt(set) * std::sqrt(half) : half;
 }
 
-// Returns the length of the payload.
-std::size_t Ecq::write_dense(std::span<const float> partial, float* residual,
-                             std::span<std::byte> payload, const EncodeContext& context) const {
-  const std::span<std::byte> body = payload.subspan(kHeadBytes);
-  const auto write = [&](Form form, std::size_t bytes) {
-    write_head(payload.data(), 1.0f, form);
-    return kHeadBytes + bytes;
-  };
-  switch (context.dense_bits) {
-    case 4:
-      return write(Form::q4, four_->encode(partial, residual, body, context).payload_bytes);
-    case 8:
-      return write(Form::q8, eight_->encode(partial, residual, body, context).payload_bytes);
-    case 16:
-      return write(Form::bf16, write_halves(partial, residual, body.data()));
-    default:
-      return write(Form::fp32, write_floats(partial, residual, body.data()));
-  }
-}
-
 EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
                          std::span<std::byte> payload, const EncodeContext& context) const {
-  const std::size_t n = partial.size();
+  const Values values = {partial, residual};
+  const std::size_t n = values.size();
   DP_ASSERT(n <= kMostFloats, "a segment of {} floats", n);
   DP_ASSERT(payload.size() >= max_payload_bytes(n),
             "the buffer has {} bytes, but a payload may need {}", payload.size(),
@@ -255,48 +185,48 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
   std::byte* const body = payload.data() + kHeadBytes;
   std::byte* const room = body + n;
   std::byte* const sparse = room + n;
-  const BlockMaxima maxima(partial, residual, sparse + entropy::CodeBlocks::bytes(n));
-  const std::uint32_t largest_bits = maxima.largest();
+  std::byte* const maxima = sparse + entropy::CodeBlocks::bytes(n);
+  const std::uint32_t largest_bits = scan(values, maxima);
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
+  const auto write_head = [&](float step, Form form) {
+    std::memcpy(payload.data(), &step, sizeof step);
+    payload[sizeof step] = std::byte{static_cast<std::uint8_t>(form)};
+  };
   if (is_finite && largest_bits > 0 && context.dense_bits != 0) {
-    return {.payload_bytes = write_dense(partial, residual, payload, context), .finite = true};
+    const Form form = context.dense_bits == 4    ? Form::q4
+                      : context.dense_bits == 8  ? Form::q8
+                      : context.dense_bits == 16 ? Form::bf16
+                                                 : Form::fp32;
+    const std::size_t bytes = write_dense(form, values, payload.subspan(kHeadBytes), context);
+    write_head(1.0f, form);
+    return {.payload_bytes = kHeadBytes + bytes, .finite = true};
   }
   float step = 0.0f;
   if (is_finite && largest_bits >= BlockScales::kTiny) {
-    const float largest = std::bit_cast<float>(largest_bits);
+    const auto largest = std::bit_cast<float>(largest_bits);
     const float set = context.quantiser_step;
-    if (set <= 0.0f || quarters_ > 0) step = own_step(partial.data(), residual, n, largest);
+    if (set <= 0.0f || quarters_ > 0) step = own_step(values, largest);
     if (set > 0.0f) {
       step = std::max(quarters_ > 0 ? blended(set, step) : set, largest / kMostCode);
     }
     step = std::clamp(step, kLeastStep, kMostStep);
   }
-  const auto write_step = [&](float value) {
-    std::memcpy(payload.data(), &value, sizeof value);
-    return EncodeResult{.payload_bytes = sizeof value, .finite = is_finite};
-  };
+  std::memcpy(payload.data(), &step, sizeof step);
   if (step == 0.0f) {
     // Values too small to be sent stay in the residual.
-    if (is_finite && residual != nullptr) {
-#pragma omp simd
-      for (std::size_t i = 0; i < n; ++i) residual[i] += partial[i];
-    }
-    return write_step(0.0f);
+    if (is_finite && residual != nullptr) keep(values);
+    return {.payload_bytes = sizeof step, .finite = is_finite};
   }
-
-  const entropy::CodeBlocks blocks = residual != nullptr
-                                         ? quantise<true>(partial, residual, step, maxima, sparse)
-                                         : quantise<false>(partial, nullptr, step, maxima, sparse);
-  std::memcpy(payload.data(), &step, sizeof step);
+  const entropy::CodeBlocks blocks = quantise(values, step, maxima, sparse);
   const auto coded = entropy::encode(blocks, payload.data() + sizeof step, room);
   if (coded) return {.payload_bytes = sizeof step + *coded, .finite = true};
   write_plain(blocks, body);
-  write_head(payload.data(), step, Form::plain);
+  write_head(step, Form::plain);
   return {.payload_bytes = kHeadBytes + n, .finite = true};
 }
 
 void Ecq::decode(std::span<const std::byte> payload, std::span<float> out) const {
-  std::fill(out.begin(), out.end(), 0.0f);
+  clear(out);
   decode_add(payload, out);
 }
 
@@ -309,32 +239,118 @@ void Ecq::decode_add(std::span<const std::byte> payload, std::span<float> out) c
   if (!(step >= kLeastStep && step <= kMostStep) || payload.size() < kHeadBytes) {
     throw_payload_content(spec());
   }
-  const auto form = std::to_integer<std::uint8_t>(payload[sizeof step]);
   const std::span<const std::byte> body = payload.subspan(kHeadBytes);
-  if (form == static_cast<std::uint8_t>(Form::plain)) {
-    if (body.size() != out.size()) throw_payload_content(spec());
-    code_layout::decode<8, true>(body.data(), out.size(), out.data(), [=](std::uint32_t code) {
-      return static_cast<float>(static_cast<std::int8_t>(code)) * step;
-    });
-    return;
+  bool is_valid = false;
+  switch (const auto form = Form{std::to_integer<std::uint8_t>(payload[sizeof step])}; form) {
+    case Form::plain:
+      is_valid = body.size() == out.size();
+      if (is_valid) add_plain(body, step, out);
+      break;
+    case Form::bf16:
+    case Form::fp32:
+    case Form::q4:
+    case Form::q8:
+      is_valid = step == 1.0f && add_dense(form, body, out);
+      break;
+    default:
+      is_valid = body.size() < out.size() && add_coded(payload.subspan(sizeof step), step, out);
   }
-  const bool is_half = form == static_cast<std::uint8_t>(Form::bf16);
-  if (is_half || form == static_cast<std::uint8_t>(Form::fp32)) {
-    const std::size_t bytes = out.size() * (is_half ? sizeof(std::uint16_t) : sizeof(float));
-    if (step != 1.0f || body.size() != bytes || !add_floats(body, is_half, out)) {
-      throw_payload_content(spec());
-    }
-    return;
+  if (!is_valid) throw_payload_content(spec());
+}
+
+// ---- passes over the host's memory ------------------------------------------------------------
+
+HostEcq::HostEcq(const CodecSpec& codec_spec)
+    : Ecq(codec_spec),
+      four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
+      eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
+
+std::uint32_t HostEcq::scan(Values values, std::byte* maxima) const {
+  std::uint32_t largest = 0;
+  for (std::size_t begin = 0; begin < values.size(); begin += kBlock, maxima += sizeof largest) {
+    const std::uint32_t bits =
+        largest_magnitude_bits(values.partial.data() + begin,
+                               values.residual == nullptr ? nullptr : values.residual + begin,
+                               std::min(kBlock, values.size() - begin));
+    std::memcpy(maxima, &bits, sizeof bits);
+    largest = std::max(largest, bits);
   }
-  const bool is_four = form == static_cast<std::uint8_t>(Form::q4);
-  if (is_four || form == static_cast<std::uint8_t>(Form::q8)) {
-    if (step != 1.0f) throw_payload_content(spec());
-    (is_four ? four_ : eight_)->decode_add(body, out);
-    return;
+  return largest;
+}
+
+double HostEcq::squares(Values values, float factor) const {
+  constexpr std::size_t kTile = 2048;
+  const std::size_t n = values.size();
+  double sum = 0;
+  for (std::size_t begin = 0; begin < n; begin += kTile) {
+    const float* p = values.partial.data() + begin;
+    const float* r = values.residual == nullptr ? nullptr : values.residual + begin;
+    const std::size_t m = std::min(kTile, n - begin);
+    sum += r == nullptr ? lane_sum<float>(m,
+                                          [=](std::size_t i) {
+                                            const float x = p[i] * factor;
+                                            return x * x;
+                                          })
+                        : lane_sum<float>(m, [=](std::size_t i) {
+                            const float x = (p[i] + r[i]) * factor;
+                            return x * x;
+                          });
   }
-  if (body.size() >= out.size() || !entropy::decode_add(payload.subspan(sizeof step), step, out)) {
-    throw_payload_content(spec());
+  return sum;
+}
+
+void HostEcq::keep(Values values) const {
+  float* const r = values.residual;
+  const float* const p = values.partial.data();
+#pragma omp simd
+  for (std::size_t i = 0; i < values.size(); ++i) r[i] += p[i];
+}
+
+entropy::CodeBlocks HostEcq::quantise(Values values, float step, const std::byte* maxima,
+                                      std::byte* memory) const {
+  entropy::CodeBlocks blocks(memory, values.size());
+  if (values.residual != nullptr) {
+    quantise_blocks<true>(values.partial, values.residual, step, maxima, blocks);
+  } else {
+    quantise_blocks<false>(values.partial, nullptr, step, maxima, blocks);
   }
+  return blocks;
+}
+
+std::size_t HostEcq::write_dense(Form form, Values values, std::span<std::byte> body,
+                                 const EncodeContext& context) const {
+  switch (form) {
+    case Form::q4:
+      return four_->encode(values.partial, values.residual, body, context).payload_bytes;
+    case Form::q8:
+      return eight_->encode(values.partial, values.residual, body, context).payload_bytes;
+    case Form::bf16:
+      return write_halves(values.partial, values.residual, body.data());
+    default:
+      return write_floats(values.partial, values.residual, body.data());
+  }
+}
+
+void HostEcq::clear(std::span<float> out) const { std::ranges::fill(out, 0.0f); }
+
+void HostEcq::add_plain(std::span<const std::byte> body, float step, std::span<float> out) const {
+  code_layout::decode<8, true>(body.data(), out.size(), out.data(), [=](std::uint32_t code) {
+    return static_cast<float>(static_cast<std::int8_t>(code)) * step;
+  });
+}
+
+bool HostEcq::add_coded(std::span<const std::byte> coded, float step, std::span<float> out) const {
+  return entropy::decode_add(coded, step, out);
+}
+
+bool HostEcq::add_dense(Form form, std::span<const std::byte> body, std::span<float> out) const {
+  if (form == Form::q4 || form == Form::q8) {
+    (form == Form::q4 ? four_ : eight_)->decode_add(body, out);
+    return true;
+  }
+  const bool is_half = form == Form::bf16;
+  const std::size_t bytes = out.size() * (is_half ? sizeof(std::uint16_t) : sizeof(float));
+  return body.size() == bytes && add_floats(body, is_half, out);
 }
 
 }  // namespace dp

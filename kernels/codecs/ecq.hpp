@@ -48,15 +48,17 @@
 #include <memory>
 
 #include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/entropy_coder.hpp"
 
 namespace dp {
 
-class Ecq final : public Codec {
+// The wire format, for any memory. HostEcq and CudaEcq (cuda_ecq.cu) pass over the values, so that
+// both write the same bytes.
+class Ecq : public Codec {
  public:
   // The longest segment, in floats.
   static constexpr std::size_t kMostFloats = std::size_t{1} << 24;
-
-  explicit Ecq(const CodecSpec& codec_spec);
+  static constexpr float kMostCode = 127.0f;
 
   [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
@@ -70,21 +72,75 @@ class Ecq final : public Codec {
   [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const override;
   [[nodiscard]] double contraction() const override;
 
+  // `payload` must be host memory.
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const override;
   void decode(std::span<const std::byte> payload, std::span<float> out) const override;
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const override;
 
- private:
-  [[nodiscard]] float own_step(const float* partial, const float* residual, std::size_t n,
-                               float largest) const;
-  [[nodiscard]] float blended(float set, float own) const;
-  [[nodiscard]] std::size_t write_dense(std::span<const float> partial, float* residual,
-                                        std::span<std::byte> payload,
-                                        const EncodeContext& context) const;
+ protected:
+  enum class Form : std::uint8_t { plain = 0, bf16 = 2, fp32 = 3, q4 = 4, q8 = 5 };
+  // A segment to encode: v = partial + residual, or partial if `residual` is null.
+  struct Values {
+    std::span<const float> partial;
+    float* residual;
 
-  float step_;                                 // in root mean squares
-  std::size_t quarters_;                       // `blend` in quarters
+    [[nodiscard]] std::size_t size() const { return partial.size(); }
+  };
+
+  explicit Ecq(const CodecSpec& codec_spec);
+
+  // Finds the largest magnitude of each block of 256 values, for quantise(), and returns that of
+  // the segment. Magnitudes are bit patterns, so NaN is the largest. `maxima`: host memory for a
+  // magnitude of each block, at any address.
+  [[nodiscard]] virtual std::uint32_t scan(Values values, std::byte* maxima) const = 0;
+  // The sum of (v * factor)^2, each tile of 2,048 values added by lane_sum() in fp32.
+  [[nodiscard]] virtual double squares(Values values, float factor) const = 0;
+  // residual += partial
+  virtual void keep(Values values) const = 0;
+  // Leaves the dropped part in the residual. Call it after scan(), with the same `maxima`. The
+  // codes are stored in `memory`, host memory of CodeBlocks::bytes() bytes.
+  virtual entropy::CodeBlocks quantise(Values values, float step, const std::byte* maxima,
+                                       std::byte* memory) const = 0;
+  // Returns the number of bytes written.
+  virtual std::size_t write_dense(Form form, Values values, std::span<std::byte> body,
+                                  const EncodeContext& context) const = 0;
+
+  virtual void clear(std::span<float> out) const = 0;
+  // These add to `out`, and return false (or throw) if no encoder writes such bytes. add_plain():
+  // `body` has as many bytes as `out` has floats. add_coded(): `coded` as for entropy::decode_add.
+  virtual void add_plain(std::span<const std::byte> body, float step,
+                         std::span<float> out) const = 0;
+  virtual bool add_coded(std::span<const std::byte> coded, float step,
+                         std::span<float> out) const = 0;
+  virtual bool add_dense(Form form, std::span<const std::byte> body,
+                         std::span<float> out) const = 0;
+
+ private:
+  [[nodiscard]] float own_step(Values values, float largest) const;
+  [[nodiscard]] float blended(float set, float own) const;
+
+  float step_;            // in root mean squares
+  std::size_t quarters_;  // `blend` in quarters
+};
+
+class HostEcq final : public Ecq {
+ public:
+  explicit HostEcq(const CodecSpec& codec_spec);
+
+ private:
+  std::uint32_t scan(Values values, std::byte* maxima) const override;
+  double squares(Values values, float factor) const override;
+  void keep(Values values) const override;
+  entropy::CodeBlocks quantise(Values values, float step, const std::byte* maxima,
+                               std::byte* memory) const override;
+  std::size_t write_dense(Form form, Values values, std::span<std::byte> body,
+                          const EncodeContext& context) const override;
+  void clear(std::span<float> out) const override;
+  void add_plain(std::span<const std::byte> body, float step, std::span<float> out) const override;
+  bool add_coded(std::span<const std::byte> coded, float step, std::span<float> out) const override;
+  bool add_dense(Form form, std::span<const std::byte> body, std::span<float> out) const override;
+
   std::unique_ptr<const Codec> four_, eight_;  // codecs of two dense forms
 };
 
