@@ -38,11 +38,12 @@ struct CodecRow {
   static constexpr bool kOnGpu = kHasGpuForm;
   CodecInfo info;
 };
-// A codec implemented as its own class (codec.hpp), host only.
-template <class C>
-struct HostCodecRow {
+// A codec implemented as its own class (codec.hpp). If it has a GPU form, that is a class, too
+// (cuda_codecs.cu).
+template <class C, bool kHasGpuForm = false>
+struct ClassRow {
   using HostCodec = C;
-  static constexpr bool kOnGpu = false;
+  static constexpr bool kOnGpu = kHasGpuForm;
   CodecInfo info;
 };
 // A codec implemented as an exchange: it has a spec, but no format.
@@ -147,31 +148,30 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block")},
     CodecRow<ternary::Format, false>{
         rounding_info("ternary", "as q2, but five values share a byte")},
-    HostCodecRow<HostEcq>{{.name = "ecq",
-                       .help = "multiples of a large step, most of them zero, entropy-coded",
-                       .is_biased = true,
-                       .parameters = kEcqParameters,
-                       .small_codec = "q8:block=256",
-                       .topology = "direct",
-                       .samples = kEcqSamples}},
-    HostCodecRow<Threshold>{
-        {.name = "threshold",
-         .help = "values above a magnitude; the rest accumulates in the residual",
-         .is_biased = true,
-         .parameters = kThresholdParameters}},
-    HostCodecRow<TopK>{{.name = "topk",
-                        .help = "a segment's values of largest magnitude, with their places",
-                        .is_biased = true,
-                        .parameters = kTopKParameters}},
-    HostCodecRow<TopK>{{.name = "dgc",
-                        .help = "topk of a velocity, with momentum correction, clipping, masking",
-                        .is_biased = true,
-                        .parameters = kDgcParameters}},
-    HostCodecRow<RandK>{{.name = "randk",
-                         .help = "values at random places",
+    ClassRow<HostEcq, true>{{.name = "ecq",
+                             .help = "multiples of a large step, most of them zero, entropy-coded",
+                             .is_biased = true,
+                             .parameters = kEcqParameters,
+                             .small_codec = "q8:block=256",
+                             .topology = "direct",
+                             .samples = kEcqSamples}},
+    ClassRow<Threshold>{{.name = "threshold",
+                         .help = "values above a magnitude; the rest accumulates in the residual",
                          .is_biased = true,
-                         .unbiased_when = "scale=on",
-                         .parameters = kRandKParameters}},
+                         .parameters = kThresholdParameters}},
+    ClassRow<TopK>{{.name = "topk",
+                    .help = "a segment's values of largest magnitude, with their places",
+                    .is_biased = true,
+                    .parameters = kTopKParameters}},
+    ClassRow<TopK>{{.name = "dgc",
+                    .help = "topk of a velocity, with momentum correction, clipping, masking",
+                    .is_biased = true,
+                    .parameters = kDgcParameters}},
+    ClassRow<RandK>{{.name = "randk",
+                     .help = "values at random places",
+                     .is_biased = true,
+                     .unbiased_when = "scale=on",
+                     .parameters = kRandKParameters}},
     ExchangeRow{{.name = "powersgd",
                  .help = "matrices as two factors of low rank, summed in fp32",
                  .is_biased = true,

@@ -1,14 +1,19 @@
 #include "kernels/codecs/cuda_codecs.hpp"
 
+#include <type_traits>
+
 #include "kernels/codecs/codec_rows.hpp"
 #include "kernels/codecs/cuda_driver.cuh"
+#include "kernels/codecs/cuda_ecq.hpp"
 
 namespace dp::cuda {
 namespace {
 
 template <class Row>
 std::unique_ptr<Codec> make_of_row(const CodecSpec& spec, CudaDevice& device) {
-  if constexpr (Row::kOnGpu) {
+  if constexpr (std::is_same_v<typename Row::HostCodec, HostEcq>) {
+    return make_ecq(spec, device);
+  } else if constexpr (Row::kOnGpu) {
     return std::make_unique<CudaCodec<typename Row::Format>>(spec, device);
   } else {
     return nullptr;

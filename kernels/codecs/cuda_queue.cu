@@ -11,7 +11,7 @@ namespace {
 
 // A fixed number of blocks, so that a sum's order depends on n alone.
 constexpr unsigned kSumBlocks = 256;
-constexpr std::size_t kFirstSum = 64;  // bytes before the partial sums
+constexpr std::size_t kCounter = 32, kFirstSum = 64;  // in bytes
 constexpr std::size_t kFirstMaxima = 16384;
 
 // partials[block] = the block's part of the sum of (values + sign * others)^2; others may be null.
@@ -99,9 +99,32 @@ CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
           .maxima = reinterpret_cast<std::uint32_t*>(maxima_.get())};
 }
 
+std::uint32_t* CodecQueue::new_counter() const {
+  auto* counter = reinterpret_cast<std::uint32_t*>(fixed_.get() + kCounter);
+  DP_CHECK_CUDA(cudaMemsetAsync(counter, 0, sizeof *counter, stream()));
+  return counter;
+}
+
 CodecQueue::Report CodecQueue::finish() const {
   device_.wait_for(stream(), "a codec's kernels", DeviceWaits::Kind::prompt);
   return *reinterpret_cast<const Report*>(report_.get());
+}
+
+std::uint32_t CodecQueue::finish_with_counter() const {
+  std::uint32_t& counter = reinterpret_cast<Report*>(report_.get())->counter;
+  DP_CHECK_CUDA(cudaMemcpyAsync(&counter, fixed_.get() + kCounter, sizeof counter,
+                                cudaMemcpyDeviceToHost, stream()));
+  return finish().counter;
+}
+
+std::byte* CodecQueue::staging(std::size_t bytes) const {
+  if (bytes > staging_size_) {
+    staging_.reset();
+    staging_size_ = 0;
+    staging_ = device_.allocate_host(bytes);
+    staging_size_ = bytes;
+  }
+  return staging_.get();
 }
 
 std::shared_ptr<float> CodecQueue::allocate(std::size_t n) const {

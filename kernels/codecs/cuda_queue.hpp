@@ -30,6 +30,7 @@ class CodecQueue final : public SegmentMemory {
     double sum;
     std::uint32_t is_not_finite;
     std::uint32_t is_damaged;  // a payload that no encoder writes
+    std::uint32_t counter;     // of finish_with_counter()
   };
   // Arguments shared by the kernels of a call. Two of them point to device memory:
   // `not_finite_call` to the number of the last call with a segment that was not finite, and
@@ -48,6 +49,13 @@ class CodecQueue final : public SegmentMemory {
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   [[nodiscard]] Call begin(std::size_t blocks) const;
   [[nodiscard]] Report finish() const;
+  // A number in device memory for the kernels of one call, which is 0 when they begin, and a
+  // finish() that returns it.
+  [[nodiscard]] std::uint32_t* new_counter() const;
+  [[nodiscard]] std::uint32_t finish_with_counter() const;
+  // Host memory that the GPU can access, aligned to 64 bytes. Valid until the next call of
+  // staging().
+  [[nodiscard]] std::byte* staging(std::size_t bytes) const;
 
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t n) const override;
   [[nodiscard]] double squares_of_sum(const float* values, const float* others,
@@ -74,11 +82,13 @@ class CodecQueue final : public SegmentMemory {
   // each of them.
   Stream stream_{Stream::Priority::urgent};
   Device::Memory report_;
-  Memory fixed_;  // a call's number, then the blocks' partial sums
+  Memory fixed_;  // a call's number, the counter, then the blocks' partial sums
   // Initially sized for segments of 16384 blocks; grows with the longest segment.
   mutable Memory maxima_;
   mutable std::size_t maxima_size_ = 0;
   mutable std::uint64_t calls_ = 0;
+  mutable Device::Memory staging_;
+  mutable std::size_t staging_size_ = 0;
 };
 
 }  // namespace dp::cuda
