@@ -16,9 +16,10 @@ enum class ExchangePath { automatic, host, device };
 
 // Returns true if gradients are to be encoded and added on the GPU. `compress` is the codec as the
 // user spelt it, for error messages. Throws Error(usage) if `wanted` is `device` and a codec has no
-// implementation for GPUs.
+// implementation for GPUs. has_adam: velocities (Bucket::velocity) are Adam's steps, which have no
+// implementation for GPUs either.
 [[nodiscard]] bool takes_device_path(ExchangePath wanted, Device& device,
                                      std::span<const Bucket> buckets, const std::string& compress,
-                                     std::size_t segment_bytes);
+                                     std::size_t segment_bytes, bool has_adam);
 
 }  // namespace dp

@@ -245,7 +245,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   }
   if (is_gpu()) {
     is_on_device_ = takes_device_path(options_.path, *device_, buckets_, compress.text,
-                                      options_.reducer.segment_bytes);
+                                      options_.reducer.segment_bytes, options_.adam.has_value());
   }
 }
 

@@ -7,18 +7,12 @@
 
 namespace dp {
 
-MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
-                                    std::span<const float> gradient, bool is_residual_on_gpu) {
-  std::vector<float> copy, residual_copy;
-  std::span<const float> residual = reducer.residual();
-  if (gpu != nullptr) {
-    copy = to_host(*gpu, gradient);
-    gradient = copy;
-  }
-  if (is_residual_on_gpu) {
-    residual_copy = to_host(*gpu, residual);
-    residual = residual_copy;
-  }
+namespace {
+
+// The gradient and the residual are in `memory`.
+MagnitudeHistogram count_in(const Reducer& reducer, const SegmentMemory& memory,
+                            std::span<const float> gradient) {
+  const std::span<const float> residual = reducer.residual();
   MagnitudeHistogram histogram;
   for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
     const Bucket& bucket = reducer.buckets()[b];
@@ -29,10 +23,20 @@ MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
       const ExchangePlan::Segment& segment = plan.segments[task.segment];
       const std::size_t begin = bucket.offset + segment.begin;
       histogram.add(gradient.subspan(begin, segment.size),
-                    residual.empty() ? nullptr : residual.data() + begin);
+                    residual.empty() ? nullptr : residual.data() + begin, memory);
     }
   }
   return histogram;
+}
+
+}  // namespace
+
+MagnitudeHistogram count_own_values(Reducer& reducer, Device* gpu, std::span<const float> gradient,
+                                    bool is_residual_on_gpu) {
+  if (gpu == nullptr) return count_in(reducer, host_memory(), gradient);
+  if (!is_residual_on_gpu) return count_in(reducer, host_memory(), to_host(*gpu, gradient));
+  gpu->synchronize();
+  return reducer.run([&](Communicator&) { return count_in(reducer, reducer.memory(), gradient); });
 }
 
 std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s, double latency_s) {

@@ -15,7 +15,7 @@ namespace dp {
 // partial sums this rank will encode in the next exchange, in buckets whose codec has a rate
 // (has_rate). `gpu` is the device that holds the gradient; null if the gradient is in host memory.
 // Call it between steps.
-[[nodiscard]] MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
+[[nodiscard]] MagnitudeHistogram count_own_values(Reducer& reducer, Device* gpu,
                                                   std::span<const float> gradient,
                                                   bool is_residual_on_gpu);
 

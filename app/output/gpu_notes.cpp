@@ -16,9 +16,10 @@ namespace dp {
 namespace {
 
 // "topk", "topk and dgc": the codecs that have no form for GPUs, each once.
-std::string host_codecs(const std::vector<CodecSpec>& codecs) {
+std::string host_codecs(const GpuFacts& facts) {
   std::vector<std::string> names;
-  for (const CodecSpec& codec : codecs) {
+  if (facts.sends_adams_steps) names.emplace_back("Adam with velocity=");
+  for (const CodecSpec& codec : facts.codecs) {
     if (has_codec(codec, DeviceKind::cuda) || std::ranges::count(names, codec.name) > 0) continue;
     names.push_back(codec.name);
   }
@@ -30,7 +31,7 @@ std::string host_codecs(const std::vector<CodecSpec>& codecs) {
 std::string describe_exchange(const GpuFacts& facts) {
   if (facts.exchange_path == "device") return "encoded and added on the GPU";
   std::string text = "encoded and added by the host's processor";
-  const std::string names = host_codecs(facts.codecs);
+  const std::string names = host_codecs(facts);
   if (!names.empty()) {
     text += fmt::format(
         ": {} {} no GPU version, and one bucket with such a codec moves all buckets to the host",
@@ -54,7 +55,7 @@ std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts
   if (facts.keeps_velocities_off) {
     rows.emplace_back(
         "auto",
-        "sends gradients; on CPUs it would send velocities, which learn more from the same bits "
+        "sends gradients; on CPUs it would send Adam's steps, which learn more from the same bits "
         "but cost a GPU's host more time than the codec (auto:velocity=on sends them anyway)");
   }
   if (facts.ranks_on_gpu > 1) {

@@ -15,7 +15,8 @@ struct GpuFacts {
   std::string exchange_path = {};      // "device", "host"; empty: nothing is exchanged
   std::vector<CodecSpec> codecs = {};  // of the buckets
   double gradient_bytes = 0;
-  bool keeps_velocities_off = false;  // --compress auto would send velocities on a CPU
+  bool sends_adams_steps = false;     // velocity= with Adam
+  bool keeps_velocities_off = false;  // --compress auto would send Adam's steps on a CPU
   std::size_t ranks_on_gpu = 1;       // on rank 0's GPU, including rank 0
   bool has_mps = false;               // NVIDIA's server that lets processes share a GPU
 };

@@ -30,10 +30,11 @@ struct RunDescription {
   Device* device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
-  std::string exchange_path;          // "device" or "host"; empty without a GPU
-  bool cpu_sends_velocities = false;  // whether --compress auto would send them on a CPU
-  std::size_t ranks_on_gpu = 1;       // ranks of this host on this rank's GPU
-  LinkProbe link;                     // zeros if it was not measured
+  std::string exchange_path;  // "device" or "host"; empty without a GPU
+  // Whether --compress auto would send velocities on a CPU, but does not in this run.
+  bool only_cpus_send_velocities = false;
+  std::size_t ranks_on_gpu = 1;  // ranks of this host on this rank's GPU
+  LinkProbe link;                // zeros if it was not measured
   // By rank (RunPlan); empty: all ranks have the same weight.
   std::vector<std::uint32_t> owner_weights = {};
   std::size_t bucket_bytes;

@@ -121,8 +121,8 @@ void SegmentCoder::begin(Encode& encode) {
   encode.context.quantiser_step = step_of(encode.task, encode.sum, encode.residual);
   if (encode.is_sampled) sample_.before(encode.sum, encode.residual);
   if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !encode.task.gives_exact) {
-    (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(encode.task))].add(encode.sum,
-                                                                                   encode.residual);
+    (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(encode.task))].add(
+        encode.sum, encode.residual, memory());
   }
 }
 
@@ -168,10 +168,10 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                                          std::span<std::byte> payload) {
   const bool has_received = task.take == Take::partial;
   Encode encode = make_encode(task, payload);
-  // A sample examines the values after adding and before encoding, so adding and encoding must then
-  // be two calls.
-  encode.is_one_trip =
-      has_received && !encode.is_sampled && encode.codec.is_on_device() && !task.takes_exact;
+  // A sample, and the choice of a step size, examine the values after adding and before encoding,
+  // so adding and encoding must then be two calls.
+  encode.is_one_trip = has_received && !encode.is_sampled && encode.codec.is_on_device() &&
+                       !encode.codec.takes_step() && !task.takes_exact;
   if (has_received && !encode.is_one_trip) {
     const Stopwatch watch = decode_watch(task, false, received.size());
     incoming_codec(task).decode_add(received, encode.sum);
@@ -254,10 +254,11 @@ float SegmentCoder::step_of(const PlanTask& task, std::span<const float> sum,
   const auto site = static_cast<std::size_t>(site_of(task));
   const float step = setup_.rate->steps[site];
   const double bits = setup_.rate->even.bits[site];
-  if (step <= 0.0f || bits <= 0.0 || setup_.codec->is_on_device()) return step;
+  if (step <= 0.0f || bits <= 0.0) return step;
   return rates_.step_for(
       task.segment, sum, residual,
-      {.step = step, .planned_bits = bits, .share_factor = setup_.rate->even.share_factors[site]});
+      {.step = step, .planned_bits = bits, .share_factor = setup_.rate->even.share_factors[site]},
+      memory());
 }
 
 bool SegmentCoder::measures_squares(const PlanTask& task) const {

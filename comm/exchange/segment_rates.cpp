@@ -18,10 +18,12 @@ constexpr std::size_t kRun = 256, kMostRuns = 16;
 }  // namespace
 
 RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const float* residual,
-                                       float step) {
+                                       float step, const SegmentMemory& memory) {
   const float inverse = 1.0f / step;
   const std::size_t n = values.size();
-  const std::size_t stride = std::max(kRun, n / kMostRuns);
+  std::array<float, (kMostRuns + 1) * kRun> sample;  // n may be no multiple of kMostRuns
+  sampled_ =
+      memory.sample(values.data(), residual, n, kRun, std::max(kRun, n / kMostRuns), sample.data());
   std::array<std::uint8_t, kRun> bins;
   // The tables are used in turn. With a single table, an increment would often wait for the
   // previous one, because half of all values are in the first bin. A branch that skips that bin
@@ -29,24 +31,17 @@ RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const floa
   constexpr std::size_t kTables = 4;
   std::array<std::array<std::uint32_t, kBins + 1>, kTables> tables = {};
   static_assert(kBins < 256);
-  for (std::size_t begin = 0; begin < n; begin += stride) {
-    const std::size_t count = std::min(kRun, n - begin);
-    const float* v = values.data() + begin;
-    const float* r = residual == nullptr ? nullptr : residual + begin;
+  for (std::size_t begin = 0; begin < sampled_; begin += kRun) {
+    const std::size_t count = std::min(kRun, sampled_ - begin);
+    const float* v = sample.data() + begin;
     const auto bin_of = [=](float value) {
       const std::uint32_t bin = (std::bit_cast<std::uint32_t>(value) & kMagnitude) >> kBinShift;
       return static_cast<std::uint8_t>(
           std::min(std::max(bin, kBefore) - kBefore, std::uint32_t{kBins}));
     };
-    if (r == nullptr) {
 #pragma omp simd
-      for (std::size_t i = 0; i < count; ++i) bins[i] = bin_of(v[i] * inverse);
-    } else {
-#pragma omp simd
-      for (std::size_t i = 0; i < count; ++i) bins[i] = bin_of((v[i] + r[i]) * inverse);
-    }
+    for (std::size_t i = 0; i < count; ++i) bins[i] = bin_of(v[i] * inverse);
     for (std::size_t i = 0; i < count; ++i) ++tables[i % kTables][bins[i]];
-    sampled_ += count;
   }
   std::uint32_t above = 0;
   for (std::size_t bin = kBins; bin > 0; --bin) {
@@ -85,8 +80,8 @@ double RelativeMagnitudes::bits(double octaves) const {
 }
 
 float SegmentRates::step_for(std::size_t segment, std::span<const float> values,
-                             const float* residual, const Plan& plan) {
-  const RelativeMagnitudes magnitudes(values, residual, plan.step);
+                             const float* residual, const Plan& plan, const SegmentMemory& memory) {
+  const RelativeMagnitudes magnitudes(values, residual, plan.step, memory);
   const double now = magnitudes.bits(0.0) / plan.planned_bits;
   float& share = shares_[segment];
   if (share == kUnknown) {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "kernels/base/state.hpp"
+#include "kernels/codecs/segment_memory.hpp"
 
 namespace dp {
 
@@ -36,8 +37,10 @@ class RelativeMagnitudes {
  public:
   static constexpr int kBinsPerOctave = 16;
 
-  // residual may be null. Values that are not finite count as the largest magnitude.
-  RelativeMagnitudes(std::span<const float> values, const float* residual, float step);
+  // residual may be null; both are in `memory`. Values that are not finite count as the largest
+  // magnitude.
+  RelativeMagnitudes(std::span<const float> values, const float* residual, float step,
+                     const SegmentMemory& memory = host_memory());
   // The entropy, in bits a value, of the sample when it is rounded to whole multiples of 2^octaves
   // step sizes.
   [[nodiscard]] double bits(double octaves) const;
@@ -67,10 +70,11 @@ class SegmentRates {
     double planned_bits = 0.0;  // a value, in the mean of all segments
     double share_factor = 1.0;  // shares are multiplied by it
   };
-  // The step size for a segment's values plus residual (may be null). For a segment's first encode
-  // it is the common step size. Call it once for each encode.
+  // The step size for a segment's values plus residual (may be null), both in `memory`. For a
+  // segment's first encode it is the common step size. Call it once for each encode.
   [[nodiscard]] float step_for(std::size_t segment, std::span<const float> values,
-                               const float* residual, const Plan& plan);
+                               const float* residual, const Plan& plan,
+                               const SegmentMemory& memory = host_memory());
   // Not replicated: the shares are a rank's own.
   void list_state(StateVisitor& visitor, const std::string& prefix) {
     visitor.values(prefix + "shares", std::span<float>(shares_), StateShare::own, StatePlace::host,

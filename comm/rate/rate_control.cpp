@@ -19,8 +19,7 @@ constexpr double kCodesPerOctave = 2048.0, kLeastOctave = -12.0;
 
 constexpr std::size_t kMostCode = 127;  // the codec's largest code
 
-constexpr int kBinShift = 21;  // sign, exponent and two bits of the mantissa remain
-constexpr std::uint32_t kMagnitude = 0x7fffffffu, kNotFinite = 0x7f800000u;
+constexpr unsigned kBinShift = SegmentMemory::kMagnitudeShift;
 
 // The middle of a bin's magnitudes.
 double magnitude_of(std::size_t bin) {
@@ -62,12 +61,10 @@ double RateTally::bits() const {
              : ((*this)[RateSite::partial].bits() + (*this)[RateSite::total].bits()) / 2;
 }
 
-void MagnitudeHistogram::add(std::span<const float> values, const float* residual) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const float v = residual == nullptr ? values[i] : values[i] + residual[i];
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(v) & kMagnitude;
-    if (magnitude < kNotFinite) ++counts_[magnitude >> kBinShift];
-  }
+void MagnitudeHistogram::add(std::span<const float> values, const float* residual,
+                             const SegmentMemory& memory) {
+  memory.count_magnitudes(values.data(), residual, values.size(),
+                          std::span<std::int64_t, kBins>(counts_));
 }
 
 double MagnitudeHistogram::bits(double step) const {

@@ -28,6 +28,7 @@
 #include "comm/rate/rate_guard.hpp"
 #include "comm/rate/rate_plan.hpp"
 #include "kernels/base/state.hpp"
+#include "kernels/codecs/segment_memory.hpp"
 
 namespace dp {
 
@@ -113,11 +114,12 @@ struct RateTally {
 // A histogram of magnitudes, in quarters of an octave.
 class MagnitudeHistogram {
  public:
-  static constexpr std::size_t kBins = 1024;
+  static constexpr std::size_t kBins = SegmentMemory::kMagnitudes;
 
   MagnitudeHistogram() : counts_(kBins) {}
-  // Adds values + residual (may be null). Values that are not finite are left out.
-  void add(std::span<const float> values, const float* residual);
+  // Adds values + residual (may be null) in `memory`. Values that are not finite are left out.
+  void add(std::span<const float> values, const float* residual,
+           const SegmentMemory& memory = host_memory());
   [[nodiscard]] std::span<std::int64_t> counts() { return counts_; }
   // The entropy, in bits a value, of the values rounded to whole multiples of `step`.
   [[nodiscard]] double bits(double step) const;

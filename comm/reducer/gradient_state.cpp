@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/error.hpp"
+
 namespace dp {
 
 void GradientState::need_residual() {
@@ -9,11 +11,12 @@ void GradientState::need_residual() {
 }
 
 void GradientState::need_velocity(const VelocityOptions& options) {
-  if (!velocity_) velocity_ = std::make_unique<LocalVelocity>(elements_, options);
+  if (!velocity_) velocity_ = std::make_unique<LocalVelocity>(elements_, options, memory_, place());
 }
 
 void GradientState::need_adam(std::span<const TensorSlot> tensors,
                               const AdamVelocityOptions& options) {
+  DP_ASSERT(device_ == nullptr, "Adam's moments are host memory");
   if (!velocity_) velocity_ = std::make_unique<AdamVelocity>(elements_, tensors, options);
 }
 
@@ -47,9 +50,8 @@ void GradientState::bring_back_residual() {
 }
 
 void GradientState::list_state(StateVisitor& visitor) {
-  const StatePlace place = device_ == nullptr ? StatePlace::host : StatePlace::device;
   if (has_residual()) {
-    visitor.values("exchange/residual", residual(), StateShare::own, place, StateMerge::sum,
+    visitor.values("exchange/residual", residual(), StateShare::own, place(), StateMerge::sum,
                    StateGrain::value);
   }
   if (velocity_) velocity_->list_state(visitor);

@@ -2,9 +2,9 @@
 // be sent later) and the velocity (momentum before the exchange, velocity.hpp, or Adam's step,
 // adam_velocity.hpp). Each exists once an exchange needs it.
 //
-// The residual is device memory if a device is given, otherwise host memory; the velocity is host
-// memory. Nothing here communicates. Use it only between steps: during a step the exchanges use its
-// memory.
+// Both are device memory if a device is given, otherwise host memory; Adam's moments are host
+// memory in any case, so a device's gradients cannot have them. Nothing here communicates. Use it
+// only between steps: during a step the exchanges use its memory.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +53,10 @@ class GradientState {
   void list_state(StateVisitor& visitor);
 
  private:
+  [[nodiscard]] StatePlace place() const {
+    return device_ == nullptr ? StatePlace::host : StatePlace::device;
+  }
+
   std::size_t elements_;
   const SegmentMemory& memory_;
   Device* device_;

@@ -166,6 +166,9 @@ class Reducer {
   // ReducerOptions::device is given, the residual is in this device's memory, and the host must not
   // touch it. Use it only between wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return exchanges_.state().residual(); }
+  // The memory that holds the gradient and the residual. If it is a GPU's, only the thread (run())
+  // uses it.
+  [[nodiscard]] const SegmentMemory& memory() const { return exchanges_.exact().memory(); }
   // Call it between steps. Waits until all transfers of the last step have ended.
   void scale_residual(float factor);
   // Scales residual and velocity, because gradients will be `factor` times as large from now on.

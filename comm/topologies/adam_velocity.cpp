@@ -128,7 +128,7 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
     row_norms_[place] += long_rest * (std::sqrt(sums.squares) - row_norms_[place]);
     row_squares_[place] += long_rest * (sums.squares - row_squares_[place]);
     const auto ratio = static_cast<float>(ratio_of(of_tensor, place));
-    float* const m = velocity_.data() + tensor.begin + first;
+    float* const m = velocity().data() + tensor.begin + first;
     float* const v = square_.data() + tensor.begin + first;
     float* const s = long_square_.data() + tensor.begin + first;
 #pragma omp simd

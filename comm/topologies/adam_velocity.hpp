@@ -110,7 +110,7 @@ class AdamVelocity final : public LocalMomentum {
 
   AdamVelocityOptions options_;
   std::vector<Tensor> tensors_;
-  std::vector<float> square_, long_square_;  // v_r and s_r; velocity_ is m_r
+  std::vector<float> square_, long_square_;  // v_r and s_r; velocity() is m_r
   // By row: the long means of the norm and of the squared norm (R), and O.
   std::vector<float> row_norms_, row_squares_, row_others_;
   // By tensor: the number of steps so far, the sketches, the means of the squares of g and of g_r

@@ -18,13 +18,12 @@ class SpacedExchange final : public Exchange {
   SpacedExchange(const ExchangeSetup& setup, std::unique_ptr<Exchange> inner, std::uint64_t every)
       : gradient_(setup.gradient),
         residual_(setup.residual),
+        memory_(setup.codec->memory()),
         inner_(std::move(inner)),
         every_(every) {
     DP_ASSERT(residual_ != nullptr && every > 0,
               "bucket {} needs a residual, and an interval above 0 instead of {} steps",
               setup.bucket, every);
-    DP_ASSERT(!setup.codec->is_on_device(), "the codec of bucket {} must run on the CPU",
-              setup.bucket);
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner_->needs(); }
@@ -78,31 +77,32 @@ class SpacedExchange final : public Exchange {
 
  private:
   [[nodiscard]] bool has_finite_values() const {
-    return host_memory().is_finite(gradient_.data(), gradient_.size());
+    return memory_.is_finite(gradient_.data(), gradient_.size());
   }
 
   // The residual is added here, because the inner exchange would add it only on ranks that encode.
   void move_residual_into_gradient() {
     if (std::exchange(was_not_finite_, 0) != 0) {
-      gradient_.front() = std::numeric_limits<float>::quiet_NaN();
+      memory_.fill(std::numeric_limits<float>::quiet_NaN(), gradient_.data(), 1);
     }
     if (!has_finite_values()) return;
-    host_memory().add(residual_, gradient_.data(), gradient_.size());
-    std::fill_n(residual_, gradient_.size(), 0.0f);
+    memory_.add(residual_, gradient_.data(), gradient_.size());
+    memory_.fill(0.0f, residual_, gradient_.size());
   }
 
   void gather() {
     if (has_finite_values()) {
-      host_memory().add(gradient_.data(), residual_, gradient_.size());
+      memory_.add(gradient_.data(), residual_, gradient_.size());
     } else {
       was_not_finite_ = 1;
     }
-    std::ranges::fill(gradient_, 0.0f);
+    memory_.fill(0.0f, gradient_.data(), gradient_.size());
     is_gathered_ = true;
   }
 
   std::span<float> gradient_;
   float* residual_;
+  const SegmentMemory& memory_;
   std::unique_ptr<Exchange> inner_;
   std::uint64_t every_;
   std::uint64_t steps_ = 0;

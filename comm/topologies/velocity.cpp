@@ -1,81 +1,55 @@
 #include "comm/topologies/velocity.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 
 #include "kernels/base/error.hpp"
-#include "kernels/codecs/segment_memory.hpp"
 
 namespace dp {
-namespace {
 
-constexpr std::size_t kMaskPiece = 32;
+LocalMomentum::LocalMomentum(std::size_t elements, const SegmentMemory& memory, StatePlace place)
+    : memory_(memory), place_(place), values_(memory.allocate(elements)), size_(elements) {}
 
-}  // namespace
-
-void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
-  const std::size_t n = gradient.size();
-  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
-  if (options_.clip == 0.0) {
-    for (std::size_t i = 0; i < n; i += kPiece) {
-      const std::span<float> piece = gradient.subspan(i, std::min(kPiece, n - i));
-      if (host_memory().is_finite(piece.data(), piece.size())) accelerate(begin + i, piece, 1.0f);
-    }
-    return;
-  }
-  const double squares = host_memory().squares_of_sum(gradient.data(), nullptr, n);
-  if (!std::isfinite(squares)) return;
-  const double most = options_.clip / std::sqrt(static_cast<double>(options_.ranks));
-  const double norm = std::sqrt(squares);
-  accelerate(begin, gradient, norm > most ? static_cast<float>(most / norm) : 1.0f);
+void LocalMomentum::list_state(StateVisitor& visitor) {
+  visitor.values("exchange/velocity", velocity(), StateShare::own, place_, StateMerge::sum,
+                 StateGrain::value);
 }
 
-void LocalVelocity::accelerate(std::size_t begin, std::span<float> gradient, float scale) {
-  const std::size_t n = gradient.size();
-  const float momentum = options_.momentum;
-  const float given = options_.has_nesterov ? momentum : 1.0f;  // factor of the velocity
-  const float direct = options_.has_nesterov ? scale : 0.0f;    // factor of the gradient
-  float* g = gradient.data();
-  float* u = velocity_.data() + begin;
-#pragma omp simd
-  for (std::size_t i = 0; i < n; ++i) {
-    u[i] = momentum * u[i] + scale * g[i];
-    g[i] = given * u[i] + direct * g[i];
-  }
+float* LocalMomentum::at(std::size_t begin, std::size_t n) const {
+  DP_ASSERT(begin + n <= size_, "[{}, {}) of {}", begin, begin + n, size_);
+  return values_.get() + begin;
 }
 
 void LocalMomentum::mask(std::size_t begin, std::span<const float> residual) {
-  const std::size_t n = residual.size();
-  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
-  const float* z = residual.data();
-  float* u = velocity_.data() + begin;
-#pragma omp simd
-  for (std::size_t i = 0; i < n; ++i) u[i] = z[i] == 0.0f ? 0.0f : u[i];
+  memory_.clear(SegmentMemory::Where::zero, residual.data(), at(begin, residual.size()),
+                residual.size());
 }
 
 void LocalMomentum::mask_delivered(std::size_t begin, std::span<const float> delivered) {
-  const std::size_t n = delivered.size();
-  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
-  const float* d = delivered.data();
-  float* u = velocity_.data() + begin;
-  // At few bits most pieces are all zeros; their velocities are neither read nor written.
-  std::size_t i = 0;
-  for (; i + kMaskPiece <= n; i += kMaskPiece) {
-    std::uint32_t any = 0;
-#pragma omp simd reduction(| : any)
-    for (std::size_t k = i; k < i + kMaskPiece; ++k) any |= std::bit_cast<std::uint32_t>(d[k]) << 1;
-    if (any == 0) continue;
-#pragma omp simd
-    for (std::size_t k = i; k < i + kMaskPiece; ++k) u[k] = d[k] != 0.0f ? 0.0f : u[k];
+  memory_.clear(SegmentMemory::Where::not_zero, delivered.data(), at(begin, delivered.size()),
+                delivered.size());
+}
+
+void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
+  const std::size_t n = gradient.size();
+  float scale = 1.0f;
+  if (options_.clip > 0.0) {
+    const double squares = memory().squares_of_sum(gradient.data(), nullptr, n);
+    if (!std::isfinite(squares)) return;
+    const double most = options_.clip / std::sqrt(static_cast<double>(options_.ranks));
+    const double norm = std::sqrt(squares);
+    if (norm > most) scale = static_cast<float>(most / norm);
   }
-  for (; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
+  memory().add_momentum({.momentum = options_.momentum,
+                         .scale = scale,
+                         .given = options_.has_nesterov ? options_.momentum : 1.0f,
+                         .direct = options_.has_nesterov ? scale : 0.0f},
+                        gradient.data(), at(begin, n), n);
 }
 
 void LocalVelocity::scale(float factor) {
   options_.clip *= static_cast<double>(factor);
-  for (float& u : velocity_) u *= factor;
+  memory().scale(factor, velocity().data(), velocity().size());
 }
 
 double warmup_ratio(double ratio, std::size_t epoch) {

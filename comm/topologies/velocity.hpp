@@ -34,16 +34,17 @@
 // (Exchange::put_back_delivered). Without residuals (on one rank, and in a warm-up in fp32) the
 // delivered sum is dropped with the step, but the velocities keep the step's gradient.
 //
-// Host memory only. Only one thread at a time, the reducer's, uses a velocity:
+// The velocity is in the memory of the gradient. Only one thread at a time, the reducer's, uses it:
 // velocity_exchange.hpp calls prepare() before a bucket is sent and mask() when its sum is in
 // place. Nothing is allocated after construction, and no call fails.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
-#include <vector>
 
 #include "kernels/base/state.hpp"
+#include "kernels/codecs/segment_memory.hpp"
 
 namespace dp {
 
@@ -51,7 +52,9 @@ namespace dp {
 // step (adam_velocity.hpp).
 class LocalMomentum {
  public:
-  explicit LocalMomentum(std::size_t elements) : velocity_(elements) {}
+  // `memory` outlives this object.
+  explicit LocalMomentum(std::size_t elements, const SegmentMemory& memory = host_memory(),
+                         StatePlace place = StatePlace::host);
   virtual ~LocalMomentum() = default;
   LocalMomentum(const LocalMomentum&) = delete;
   LocalMomentum& operator=(const LocalMomentum&) = delete;
@@ -61,10 +64,7 @@ class LocalMomentum {
   // From now on, gradients are `factor` times as large as before.
   virtual void scale(float factor) = 0;
   // A resumed run needs this state together with the residual.
-  virtual void list_state(StateVisitor& visitor) {
-    visitor.values("exchange/velocity", std::span(velocity_), StateShare::own, StatePlace::host,
-                   StateMerge::sum, StateGrain::value);
-  }
+  virtual void list_state(StateVisitor& visitor);
 
   // Sets the velocity to 0 where the bucket's `residual` is 0. Call it after the bucket's exchange.
   void mask(std::size_t begin, std::span<const float> residual);
@@ -73,10 +73,18 @@ class LocalMomentum {
   // ranks that do not lead their host.
   void mask_delivered(std::size_t begin, std::span<const float> delivered);
 
-  [[nodiscard]] std::span<float> velocity() { return velocity_; }
+  [[nodiscard]] std::span<float> velocity() const { return {values_.get(), size_}; }
 
  protected:
-  std::vector<float> velocity_;
+  [[nodiscard]] const SegmentMemory& memory() const { return memory_; }
+  // The velocity of [begin, begin + n).
+  [[nodiscard]] float* at(std::size_t begin, std::size_t n) const;
+
+ private:
+  const SegmentMemory& memory_;
+  StatePlace place_;
+  std::shared_ptr<float> values_;
+  std::size_t size_;
 };
 
 struct VelocityOptions {
@@ -89,18 +97,17 @@ struct VelocityOptions {
 class LocalVelocity final : public LocalMomentum {
  public:
   // `elements`: the size of the flat gradient.
-  LocalVelocity(std::size_t elements, const VelocityOptions& options)
-      : LocalMomentum(elements), options_(options) {}
+  LocalVelocity(std::size_t elements, const VelocityOptions& options,
+                const SegmentMemory& memory = host_memory(), StatePlace place = StatePlace::host)
+      : LocalMomentum(elements, memory, place), options_(options) {}
 
-  static constexpr std::size_t kPiece = 4096;  // fits into a core's L1 cache
+  static constexpr std::size_t kPiece = SegmentMemory::kMomentumPiece;
 
   void prepare(std::size_t begin, std::span<float> gradient) override;
   // Also scales the clipping norm.
   void scale(float factor) override;
 
  private:
-  void accelerate(std::size_t begin, std::span<float> gradient, float scale);
-
   VelocityOptions options_;
 };
 

@@ -1,7 +1,10 @@
-// CodecQueue's operations on segments: a sum of squares, a search for values that are not finite,
-// and an addition. The sum takes two kernels: a fixed number of blocks, then one block that adds
-// their sums. Its order therefore depends on n alone.
+// CodecQueue's operations on segments: sums of squares, counts, samples and additions. A sum takes
+// two kernels: a fixed number of blocks, then one block that adds their sums. Its order therefore
+// depends on n alone.
 #include "kernels/codecs/cuda_queue.hpp"
+
+#include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/launch.cuh"
 
@@ -53,6 +56,82 @@ __global__ __launch_bounds__(kThreads) void scale_kernel(float factor, float* va
                                                          std::size_t n) {
   for (std::size_t i = first_item(); i < n; i += item_stride()) values[i] *= factor;
 }
+
+__global__ __launch_bounds__(kThreads) void fill_kernel(float value, float* values, std::size_t n) {
+  for (std::size_t i = first_item(); i < n; i += item_stride()) values[i] = value;
+}
+
+// A block of threads takes a piece at a time.
+__global__ __launch_bounds__(kThreads) void momentum_kernel(SegmentMemory::Momentum factors,
+                                                            float* gradient, float* velocity,
+                                                            std::size_t n) {
+  constexpr std::size_t kPiece = SegmentMemory::kMomentumPiece;
+  __shared__ int is_bad;
+  for (std::size_t piece = blockIdx.x; piece * kPiece < n; piece += gridDim.x) {
+    const std::size_t begin = piece * kPiece;
+    const std::size_t end = begin + kPiece < n ? begin + kPiece : n;
+    if (threadIdx.x == 0) is_bad = 0;
+    __syncthreads();
+    bool is_finite = true;
+    for (std::size_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      is_finite = is_finite && fabsf(gradient[i]) <= 3.402823466e+38f;  // FLT_MAX; false for NaN
+    }
+    if (!is_finite) is_bad = 1;
+    __syncthreads();
+    const bool is_left = is_bad != 0;
+    __syncthreads();  // before the next piece
+    if (is_left) continue;
+    for (std::size_t i = begin + threadIdx.x; i < end; i += kThreads) {
+      const float g = gradient[i];
+      const float u = factors.momentum * velocity[i] + factors.scale * g;
+      velocity[i] = u;
+      gradient[i] = factors.given * u + factors.direct * g;
+    }
+  }
+}
+
+__global__ __launch_bounds__(kThreads) void clear_kernel(bool where_zero, const float* at,
+                                                         float* values, std::size_t n) {
+  for (std::size_t i = first_item(); i < n; i += item_stride()) {
+    if ((at[i] == 0.0f) == where_zero) values[i] = 0.0f;
+  }
+}
+
+// The run at begin = k * stride goes to to[k * run].
+__global__ __launch_bounds__(kThreads) void sample_kernel(const float* values, const float* others,
+                                                          std::size_t n, std::size_t run,
+                                                          std::size_t stride, float* to) {
+  const std::size_t count = (n + stride - 1) / stride * run;
+  for (std::size_t item = first_item(); item < count; item += item_stride()) {
+    const std::size_t i = item / run * stride + item % run;
+    if (i >= n) continue;
+    to[item] = others == nullptr ? values[i] : values[i] + others[i];
+  }
+}
+
+// Counts in shared memory first, because most magnitudes fall into a few bins.
+__global__ __launch_bounds__(kThreads) void magnitudes_kernel(const float* values,
+                                                              const float* others, std::size_t n,
+                                                              std::uint32_t* counts) {
+  __shared__ std::uint32_t of_block[SegmentMemory::kMagnitudes];
+  for (std::size_t bin = threadIdx.x; bin < SegmentMemory::kMagnitudes; bin += blockDim.x) {
+    of_block[bin] = 0;
+  }
+  __syncthreads();
+  for (std::size_t i = first_item(); i < n; i += item_stride()) {
+    const float v = others == nullptr ? values[i] : values[i] + others[i];
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu;
+    if (magnitude < 0x7F800000u) {
+      atomicAdd(&of_block[magnitude >> SegmentMemory::kMagnitudeShift], 1u);
+    }
+  }
+  __syncthreads();
+  for (std::size_t bin = threadIdx.x; bin < SegmentMemory::kMagnitudes; bin += blockDim.x) {
+    if (of_block[bin] > 0) atomicAdd(&counts[bin], of_block[bin]);
+  }
+}
+
+constexpr unsigned kMostCountingBlocks = 512;  // so that few counts are added to device memory
 
 }  // namespace
 
@@ -178,6 +257,63 @@ void CodecQueue::scale(float factor, float* values, std::size_t n) const {
   launch(scale_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), factor,
          values, n);
   static_cast<void>(finish());
+}
+
+void CodecQueue::fill(float value, float* values, std::size_t n) const {
+  if (n == 0) return;
+  launch(fill_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), value, values,
+         n);
+  static_cast<void>(finish());
+}
+
+void CodecQueue::add_momentum(const Momentum& factors, float* gradient, float* velocity,
+                              std::size_t n) const {
+  if (n == 0) return;
+  launch(momentum_kernel, Launch{.blocks = blocks_for(n, kMomentumPiece), .threads = kThreads},
+         stream(), factors, gradient, velocity, n);
+  static_cast<void>(finish());
+}
+
+void CodecQueue::clear(Where where, const float* at, float* values, std::size_t n) const {
+  if (n == 0) return;
+  launch(clear_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(),
+         where == Where::zero, at, values, n);
+  static_cast<void>(finish());
+}
+
+std::size_t CodecQueue::sample(const float* values, const float* others, std::size_t n,
+                               std::size_t run, std::size_t stride, float* to) const {
+  if (n == 0) return 0;
+  const std::size_t runs = (n + stride - 1) / stride;
+  auto* const sampled = reinterpret_cast<float*>(staging(runs * run * sizeof(float)));
+  launch(sample_kernel, Launch{.blocks = blocks_for(runs * run), .threads = kThreads}, stream(),
+         values, others, n, run, stride, sampled);
+  static_cast<void>(finish());
+  // Only the last run may be shorter.
+  const std::size_t count = (runs - 1) * run + std::min(run, n - (runs - 1) * stride);
+  std::copy_n(sampled, count, to);
+  return count;
+}
+
+void CodecQueue::count_magnitudes(const float* values, const float* others, std::size_t n,
+                                  std::span<std::int64_t, kMagnitudes> counts) const {
+  if (n == 0) return;
+  // 32 bits are enough for less than 2^32 values.
+  for (constexpr std::size_t kMost = std::size_t{1} << 31; n > kMost; n -= kMost) {
+    count_magnitudes(values, others, kMost, counts);
+    values += kMost;
+    if (others != nullptr) others += kMost;
+  }
+  constexpr std::size_t kBytes = kMagnitudes * sizeof(std::uint32_t);
+  const Call call = begin(kMagnitudes);
+  auto* const counted = reinterpret_cast<std::uint32_t*>(staging(kBytes));
+  DP_CHECK_CUDA(cudaMemsetAsync(call.maxima, 0, kBytes, stream()));
+  launch(magnitudes_kernel,
+         Launch{.blocks = blocks_for(n, kThreads, kMostCountingBlocks), .threads = kThreads},
+         stream(), values, others, n, call.maxima);
+  DP_CHECK_CUDA(cudaMemcpyAsync(counted, call.maxima, kBytes, cudaMemcpyDeviceToHost, stream()));
+  static_cast<void>(finish());
+  for (std::size_t bin = 0; bin < kMagnitudes; ++bin) counts[bin] += counted[bin];
 }
 
 }  // namespace dp::cuda

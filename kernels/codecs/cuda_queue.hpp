@@ -66,6 +66,14 @@ class CodecQueue final : public SegmentMemory {
   void to_host(const float* from, float* to, std::size_t n) const override;
   void add(const float* values, float* sums, std::size_t n) const override;
   void scale(float factor, float* values, std::size_t n) const override;
+  void fill(float value, float* values, std::size_t n) const override;
+  void add_momentum(const Momentum& factors, float* gradient, float* velocity,
+                    std::size_t n) const override;
+  void clear(Where where, const float* at, float* values, std::size_t n) const override;
+  std::size_t sample(const float* values, const float* others, std::size_t n, std::size_t run,
+                     std::size_t stride, float* to) const override;
+  void count_magnitudes(const float* values, const float* others, std::size_t n,
+                        std::span<std::int64_t, kMagnitudes> counts) const override;
 
  private:
   struct Free {

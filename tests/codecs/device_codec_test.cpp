@@ -1,6 +1,7 @@
 // Every codec on a device's memory gives the CPU's payloads, values and residuals, bit for bit: all
 // sizes and alignments, values that are awkward, input that is not finite. On a CPU the two are the
 // same code; the program is for GPUs.
+#include <numeric>
 #include <set>
 
 #include "tests/codecs/codec_testing.hpp"
@@ -312,6 +313,11 @@ TEST(DeviceCodecQueue, IsOneForAllCodecsOfADevice) {
 
 // ---- the sums beside the codecs -----------------------------------------------------------------
 
+void expect_same_bits(std::span<const float> got, std::span<const float> want) {
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size_bytes()), 0);
+}
+
 TEST(SegmentMemory, SumsAreThoseOfTheHost) {
   const auto device = make_test_device();
   const auto codec = make_codec(parse_codec_spec("q8"), *device);
@@ -340,6 +346,99 @@ TEST(SegmentMemory, SumsAreThoseOfTheHost) {
     memory.scale(0.3f, d_b.data(), n);
     EXPECT_EQ(d_b.get(), sum);
     EXPECT_TRUE(n == 0 || sum[n - 1] == 0.3f * (a[n - 1] + b[n - 1]));
+  }
+}
+
+TEST(SegmentMemory, SamplesAndCountsAreThoseOfTheHost) {
+  const auto device = make_test_device();
+  const auto codec = make_codec(parse_codec_spec("q8"), *device);
+  const SegmentMemory& memory = codec->memory();
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{255}, std::size_t{1000},
+                              std::size_t{4103}, std::size_t{200'001}}) {
+    SCOPED_TRACE(n);
+    auto a = awkward(n, 22), b = normals(n, 23, 1e-3);
+    for (std::size_t i = 0; i < n; i += 97) {
+      a[i] = std::numeric_limits<float>::quiet_NaN();
+      b[i / 2] = -std::numeric_limits<float>::infinity();
+    }
+    const Floats d_a(*device, a, 4), d_b(*device, b, 8);
+    for (const bool is_sum : {true, false}) {
+      const float* const others = is_sum ? b.data() : nullptr;
+      const float* const d_others = is_sum ? d_b.data() : nullptr;
+      using Counts = std::vector<std::int64_t>;
+      Counts counts(SegmentMemory::kMagnitudes, 3), got = counts;
+      const auto all = [](Counts& of) {
+        return std::span<std::int64_t, SegmentMemory::kMagnitudes>(of);
+      };
+      host_memory().count_magnitudes(a.data(), others, n, all(counts));
+      memory.count_magnitudes(d_a.data(), d_others, n, all(got));
+      EXPECT_EQ(got, counts);
+      for (const std::size_t stride : {std::size_t{256}, std::size_t{300}, std::size_t{5000}}) {
+        std::vector<float> sample(n + 256, 7.0f), d_sample = sample;
+        const std::size_t count =
+            host_memory().sample(a.data(), others, n, 256, stride, sample.data());
+        EXPECT_EQ(memory.sample(d_a.data(), d_others, n, 256, stride, d_sample.data()), count);
+        expect_same_bits(d_sample, sample);
+      }
+    }
+    host_memory().fill(0.25f, b.data(), n / 2);
+    memory.fill(0.25f, d_b.data(), n / 2);
+    expect_same_bits(d_b.get(), b);
+  }
+}
+
+TEST(SegmentMemory, MomentumIsThatOfTheHost) {
+  const auto device = make_test_device();
+  const auto codec = make_codec(parse_codec_spec("q8"), *device);
+  const SegmentMemory& memory = codec->memory();
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4096},
+                              std::size_t{40'007}}) {
+    for (const bool is_finite : {true, false}) {
+      SCOPED_TRACE(testing::Message() << n << ", " << is_finite);
+      auto gradient = normals(n, 24), velocity = normals(n, 25);
+      if (!is_finite && n > 0) gradient[n - 1] = -std::numeric_limits<float>::infinity();
+      if (!is_finite && n > 5000) gradient[4096] = std::numeric_limits<float>::quiet_NaN();
+      const Floats d_gradient(*device, gradient, 4), d_velocity(*device, velocity, 8);
+      const auto before = velocity;
+      const SegmentMemory::Momentum factors = {
+          .momentum = 0.9f, .scale = 0.7f, .given = 0.9f, .direct = 0.7f};
+      host_memory().add_momentum(factors, gradient.data(), velocity.data(), n);
+      memory.add_momentum(factors, d_gradient.data(), d_velocity.data(), n);
+      expect_same_bits(d_gradient.get(), gradient);
+      expect_same_bits(d_velocity.get(), velocity);
+      if (n > 0) {
+        EXPECT_EQ(velocity[n - 1] == before[n - 1], !is_finite);
+      }
+
+      // Of single values, runs of zeros of both signs, and NaN.
+      auto at = normals(n, 26);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (i % 200 > 3) at[i] = i % 2 == 0 ? 0.0f : -0.0f;
+      }
+      if (n > 0) at[n / 2] = std::numeric_limits<float>::quiet_NaN();
+      const Floats d_at(*device, at, 12);
+      for (const auto where : {SegmentMemory::Where::zero, SegmentMemory::Where::not_zero}) {
+        auto values = normals(n, 27);
+        const Floats d_values(*device, values, 4);
+        host_memory().clear(where, at.data(), values.data(), n);
+        memory.clear(where, d_at.data(), d_values.data(), n);
+        expect_same_bits(d_values.get(), values);
+        for (std::size_t i = 0; i < n; ++i) {
+          const bool is_zero = at[i] == 0.0f, is_cleared = values[i] == 0.0f;
+          ASSERT_EQ(is_cleared, is_zero == (where == SegmentMemory::Where::zero)) << i;
+        }
+      }
+    }
+  }
+}
+
+// The run at every multiple of the stride; the last one may be shorter.
+TEST(SegmentMemory, SamplesAreRuns) {
+  std::vector<float> values(1000), sample(1000);
+  std::iota(values.begin(), values.end(), 0.0f);
+  EXPECT_EQ(host_memory().sample(values.data(), values.data(), 905, 10, 300, sample.data()), 35u);
+  for (std::size_t i = 0; i < 35; ++i) {
+    EXPECT_EQ(sample[i], 2.0f * static_cast<float>(i / 10 * 300 + i % 10)) << i;
   }
 }
 

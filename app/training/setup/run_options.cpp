@@ -61,10 +61,9 @@ net::OptimizerOptions optimizer_options(const Options& options) {
 
 bool auto_sends_velocities(const Options& options, DeviceKind device) {
   const net::OptimizerKind kind = kind_of(options.optimizer);
-  const bool can_leave =
-      (net::can_leave_momentum(kind) && options.momentum > 0) || net::can_leave_step(kind);
-  return device == DeviceKind::cpu && can_leave && options.clip_norm == 0 &&
-         !options.sync_every.has_rounds();
+  const bool can_leave = (net::can_leave_momentum(kind) && options.momentum > 0) ||
+                         (device == DeviceKind::cpu && net::can_leave_step(kind));
+  return can_leave && options.clip_norm == 0 && !options.sync_every.has_rounds();
 }
 
 std::vector<std::string> names_in(const std::string& list) {

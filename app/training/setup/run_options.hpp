@@ -18,10 +18,10 @@ namespace dp {
 
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
 // Whether --compress auto sends velocities (comm/topologies/velocity.hpp) if velocity= is not
-// given. It does so on a CPU if ranks exchange at every step and the exchange can apply the
-// optimiser's momentum. The same number of bits then gives a better model
-// (experiments/studies/velocity.md). With a GPU it does not, because the host would need more time
-// for velocities than for the codec.
+// given. It does so if ranks exchange at every step and the exchange can apply the optimiser's
+// momentum. The same number of bits then gives a better model (experiments/studies/velocity.md).
+// With Adam on a GPU it does not: Adam's moments would have to be in the host's memory, and the
+// host would need more time for them than for the codec.
 [[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
 // scaling: the factor for --lr.

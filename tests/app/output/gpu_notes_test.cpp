@@ -49,8 +49,13 @@ TEST(GpuNotes, ACodecWithoutAForm) {
       "encoded and added by the host's processor: topk has no GPU version, and one bucket with "
       "such a codec moves all buckets to the host; 44.7 MB a step go over the bus in each "
       "direction");
-  facts.codecs.push_back(parse_codec_spec("ecq:bits=0.2"));
-  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no GPU version"));
+  facts.codecs.push_back(parse_codec_spec("ecq:bits=0.2"));  // has one
+  facts.codecs.push_back(parse_codec_spec("q2"));
+  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and q2 have no GPU version"));
+  facts.codecs = codecs({"ecq:bits=0.2"});
+  facts.sends_adams_steps = true;
+  EXPECT_TRUE(holds(notes(facts).at("exchange"), "Adam with velocity= has no GPU version"));
+  facts.sends_adams_steps = false;
   // Where the measurement or an option has chosen the host.
   facts.codecs = codecs({"q8"});
   EXPECT_EQ(notes(facts).at("exchange"),

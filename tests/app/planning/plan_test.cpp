@@ -113,7 +113,7 @@ TEST(PlanChoices, GridIsComparedWhereRanksAreMany) {
 TEST(AutoSendsVelocities, WhereTheOptimiserCanLeaveItsMomentum) {
   const Options sgd;
   EXPECT_TRUE(auto_sends_velocities(sgd, DeviceKind::cpu));
-  EXPECT_FALSE(auto_sends_velocities(sgd, DeviceKind::cuda));
+  EXPECT_TRUE(auto_sends_velocities(sgd, DeviceKind::cuda));
   Options adam = sgd;
   adam.optimizer = Options::Optimizer::adamw;
   adam.momentum = 0;

@@ -313,6 +313,24 @@ class SlowToSample final : public WrappedCodec {
     void scale(float factor, float* values, std::size_t n) const override {
       host_memory().scale(factor, values, n);
     }
+    void fill(float value, float* values, std::size_t n) const override {
+      host_memory().fill(value, values, n);
+    }
+    void add_momentum(const Momentum& factors, float* gradient, float* velocity,
+                      std::size_t n) const override {
+      host_memory().add_momentum(factors, gradient, velocity, n);
+    }
+    void clear(Where where, const float* at, float* values, std::size_t n) const override {
+      host_memory().clear(where, at, values, n);
+    }
+    std::size_t sample(const float* values, const float* others, std::size_t n, std::size_t run,
+                       std::size_t stride, float* to) const override {
+      return host_memory().sample(values, others, n, run, stride, to);
+    }
+    void count_magnitudes(const float* values, const float* others, std::size_t n,
+                          std::span<std::int64_t, kMagnitudes> counts) const override {
+      host_memory().count_magnitudes(values, others, n, counts);
+    }
   };
   Memory memory_;
 };
