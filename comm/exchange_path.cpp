@@ -98,26 +98,30 @@ double seconds_of_path(bool on_device, Device& device, std::span<const Bucket> b
 
 bool takes_device_path(ExchangePath wanted, Device& device, std::span<const Bucket> buckets,
                        const std::string& compress, std::size_t segment_bytes, bool has_adam) {
-  const auto has_device_form = [&] {
-    return std::all_of(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-      const bool is_on_host = has_adam && bucket.velocity != Bucket::Velocity::off;
-      return !is_on_host && has_codec(bucket.codec, device.kind());
-    });
-  };
+  const bool have_codecs = std::ranges::all_of(
+      buckets, [&](const Bucket& bucket) { return has_codec(bucket.codec, device.kind()); });
+  const bool has_adams_steps = has_adam && std::ranges::any_of(buckets, [](const Bucket& bucket) {
+                                 return bucket.velocity != Bucket::Velocity::off;
+                               });
   switch (wanted) {
     case ExchangePath::host:
       return false;
     case ExchangePath::device:
-      if (!has_device_form()) {
-        throw SettingError(Setting{"exchange path"}, "device",
-                           fmt::format("{} does not run on GPUs{}; allowed: host, auto", compress,
-                                       has_adam ? " with Adam" : ""));
+      if (!have_codecs) {
+        throw SettingError(
+            Setting{"exchange path"}, "device",
+            fmt::format("codec {} does not run on GPUs; allowed: host, auto", compress));
+      }
+      if (has_adams_steps) {
+        throw SettingError(
+            Setting{"exchange path"}, "device",
+            fmt::format("codec {} with Adam does not run on GPUs; allowed: host, auto", compress));
       }
       return true;
     case ExchangePath::automatic:
       break;
   }
-  if (!has_device_form()) return false;
+  if (!have_codecs || has_adams_steps) return false;
   const std::vector<std::string> paths = {"device", "host"};
   return device.tuning().choose("gradient exchange", paths, [&](std::size_t i) {
     return seconds_of_path(i == 0, device, buckets, segment_bytes);

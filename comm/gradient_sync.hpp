@@ -60,6 +60,7 @@ struct GradientSyncOptions {
   // topology of their own, such as `none`, `bf16` and `q8`.
   std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
   bool is_one_host = false;  // all ranks are on one host
+  bool is_on_gpus = false;   // segments of ecq are longer; the same on all ranks
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
   // If set, the constructor calls it once with the tensors and the codec (for `auto` and `fewest`:
   // the codec chosen for this model), and its result replaces bucket_bytes. dptrain passes
@@ -168,6 +169,7 @@ class GradientSync {
     return device_ != nullptr && device_->kind() == DeviceKind::cuda;
   }
   void choose_tensor_codecs(std::vector<TensorSlot>& tensors) const;
+  void lengthen_segments();
   [[nodiscard]] double take_velocities();
   void check_momentum() const;
   void compare_gradients(std::uint64_t step);

@@ -53,6 +53,7 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
       is_flagged_(plan.segments.size()),
       rates_(plan.segments.size()) {
   if (setup.threads != nullptr) own_.reserve(kMostAtOnce);
+  setup.codec->reserve(longest_);
   const bool needs_exact = std::ranges::any_of(
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {

@@ -127,8 +127,10 @@ void Reducer::scale_residual(float factor) {
 }
 
 void Reducer::scale_memory(float factor) {
-  scale_residual(factor);
-  exchanges_.state().scale_velocity(factor);
+  run([&](Communicator&) {
+    exchanges_.state().scale_residual(factor);
+    exchanges_.state().scale_velocity(factor);
+  });
 }
 
 void Reducer::list_state(StateVisitor& visitor) {

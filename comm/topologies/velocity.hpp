@@ -36,7 +36,7 @@
 //
 // The velocity is in the memory of the gradient. Only one thread at a time, the reducer's, uses it:
 // velocity_exchange.hpp calls prepare() before a bucket is sent and mask() when its sum is in
-// place. Nothing is allocated after construction, and no call fails.
+// place. Nothing is allocated after construction. Calls fail only if a GPU does (Error(device)).
 #pragma once
 
 #include <cstddef>

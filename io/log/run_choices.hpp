@@ -38,6 +38,7 @@ struct RunChoices {
   std::vector<ShareChange> shares;
   // Whether --compress auto sends velocities by default, if known.
   std::optional<bool> auto_sends_velocities;
+  std::optional<bool> is_on_gpus;
 };
 
 // Throws SettingError(data) "log of an earlier run PATH: ..." if the file cannot be read or is not

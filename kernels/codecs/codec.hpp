@@ -6,9 +6,9 @@
 //
 // A codec works on the memory of one device, the host or a GPU. Host codecs have no state: every
 // method may be called from any thread and allocates nothing. GPU codecs share one queue
-// (cuda_queue.hpp) and may be used by one thread at a time; they allocate if a segment is longer
-// than all earlier ones. The same input gives the same payload on every machine and device
-// (scaled_blocks.hpp explains how).
+// (cuda_queue.hpp) and may be used by one thread at a time; they allocate in reserve(), or if a
+// segment is longer than all earlier ones. The same input gives the same payload on every machine
+// and device (scaled_blocks.hpp explains how).
 //
 // A new codec is one header in this folder and one row in codec_rows.hpp. Decoding a payload that
 // no encoder writes throws Error(communication).
@@ -62,9 +62,14 @@ class Codec {
 
   [[nodiscard]] const CodecSpec& spec() const { return spec_; }
   // True for a GPU's codec. `partial`, `out` and `residual` are then GPU memory, and `payload` is
-  // memory that the GPU can access (its own, or Device::allocate_host). All work has ended when a
-  // call returns. Work that was enqueued elsewhere on this memory must have ended before the call.
+  // memory that the GPU can access: its own, or Device::allocate_host, which is the only choice if
+  // needs_host_payload(). All work has ended when a call returns. Work that was enqueued elsewhere
+  // on this memory must have ended before the call.
   [[nodiscard]] virtual bool is_on_device() const { return false; }
+  [[nodiscard]] virtual bool needs_host_payload() const { return !is_on_device(); }
+  // Allocates what segments of up to n floats need. Without it, a GPU's codec allocates in the
+  // first call with such a segment, and waits for all work on the GPU.
+  virtual void reserve(std::size_t) const {}
   // The memory that this codec works on, for sums over it.
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
   // The number of floats in a block. Segment lengths are multiples of it.
@@ -114,8 +119,8 @@ class Codec {
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 
   // For a segment that a rank receives and passes on: decode_add(received, partial), then
-  // encode(partial, residual, payload, context). A GPU does both in one call, which saves waiting
-  // once more for the GPU. `received` and `payload` must not overlap.
+  // encode(partial, residual, payload, context). Most of a GPU's codecs do both at once, which
+  // saves waiting once more for the GPU. `received` and `payload` must not overlap.
   virtual EncodeResult decode_add_encode(std::span<const std::byte> received,
                                          std::span<float> partial, float* residual,
                                          std::span<std::byte> payload,

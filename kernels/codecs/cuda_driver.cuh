@@ -167,6 +167,9 @@ class CudaCodec final : public Codec {
 
   [[nodiscard]] bool is_on_device() const override { return true; }
   [[nodiscard]] const SegmentMemory& memory() const override { return *queue_; }
+  void reserve(std::size_t n) const override {
+    if constexpr (Format::kNeedsBlockMaximum) queue_->reserve(tiling(n).tiles, 0);
+  }
   [[nodiscard]] bool is_lossless() const override { return Format::kIsLossless; }
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override {
     return format_.payload_bytes(n);

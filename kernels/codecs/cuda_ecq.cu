@@ -10,6 +10,7 @@
 
 #include "kernels/codecs/bf16.hpp"
 #include "kernels/codecs/cuda_driver.cuh"
+#include "kernels/codecs/cuda_lane_sum.cuh"
 #include "kernels/codecs/ecq.hpp"
 #include "kernels/codecs/linear.hpp"
 #include "kernels/codecs/none.hpp"
@@ -56,30 +57,15 @@ __global__ __launch_bounds__(kThreads) void scan_blocks_kernel(const float* part
   if (threadIdx.x % 32 == 0 && of_warp > 0) atomicMax(largest, of_warp);
 }
 
-constexpr std::size_t kTile = 2048;
-
-// sums[tile] = the sum of (v * factor)^2 over the tile's values, added as lane_sum() does. Half a
-// warp adds a tile.
+// sums[tile] = the tile's part of the sum of (v * factor)^2
 __global__ __launch_bounds__(kThreads) void tile_squares_kernel(const float* partial,
                                                                 const float* residual,
                                                                 std::size_t n, float factor,
                                                                 float* sums) {
-  const std::size_t tiles = (n + kTile - 1) / kTile;
-  const unsigned lane = threadIdx.x % 16;
-  for (std::size_t pair = first_item() / 32; 2 * pair < tiles; pair += item_stride() / 32) {
-    const std::size_t tile = 2 * pair + threadIdx.x % 32 / 16;
-    const std::size_t rest = tile < tiles ? n - tile * kTile : 0;
-    const std::size_t m = rest < kTile ? rest : kTile;
-    float sum = 0.0f;
-    for (std::size_t i = lane; i < m; i += 16) {
-      const float x = value_at(partial, residual, tile * kTile + i, n) * factor;
-      sum += x * x;
-    }
-    for (unsigned offset = 8; offset > 0; offset /= 2) {
-      sum += __shfl_down_sync(kAllLanes, sum, offset, 16);
-    }
-    if (lane == 0 && tile < tiles) sums[tile] = sum;
-  }
+  sum_tiles<float>(n, sums, [=](std::size_t i) {
+    const float x = value_at(partial, residual, i, n) * factor;
+    return x * x;
+  });
 }
 
 // Each warp reserves room in the list for a block's codes by adding to `listed`, so the order of
@@ -180,6 +166,10 @@ class CudaEcq final : public Ecq {
 
   [[nodiscard]] bool is_on_device() const override { return true; }
   [[nodiscard]] const SegmentMemory& memory() const override { return *queue_; }
+  void reserve(std::size_t n) const override {
+    const std::size_t dense = exact_.max_payload_bytes(n);
+    queue_->reserve(blocks_of(n), std::max(entropy::CodeList::bytes(n), dense));
+  }
 
  private:
   // The maxima stay in the queue's memory until quantise() reads them.
@@ -193,10 +183,9 @@ class CudaEcq final : public Ecq {
   }
 
   double squares(Values values, float factor) const override {
-    const std::size_t tiles = (values.size() + kTile - 1) / kTile;
+    const std::size_t tiles = (values.size() + kSumTile - 1) / kSumTile;
     auto* const sums = reinterpret_cast<float*>(queue_->staging(tiles * sizeof(float)));
-    static_cast<void>(queue_->begin(0));
-    launch(tile_squares_kernel, Launch{.blocks = blocks_for(tiles, 2 * kWarps)}, queue_->stream(),
+    launch(tile_squares_kernel, launch_for_tiles(values.size()), queue_->stream(),
            values.partial.data(), values.residual, values.size(), factor, sums);
     static_cast<void>(queue_->finish());
     double sum = 0;

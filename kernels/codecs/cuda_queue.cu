@@ -1,41 +1,29 @@
-// CodecQueue's operations on segments: sums of squares, counts, samples and additions. A sum takes
-// two kernels: a fixed number of blocks, then one block that adds their sums. Its order therefore
-// depends on n alone.
+// CodecQueue's operations on segments: sums of squares, counts, samples and additions.
 #include "kernels/codecs/cuda_queue.hpp"
 
 #include <algorithm>
 #include <bit>
 
+#include "kernels/codecs/cuda_lane_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace dp::cuda {
 
 namespace {
 
-// A fixed number of blocks, so that a sum's order depends on n alone.
-constexpr unsigned kSumBlocks = 256;
-constexpr std::size_t kCounter = 32, kFirstSum = 64;  // in bytes
+constexpr std::size_t kCounter = 32, kFixedBytes = 64;
 constexpr std::size_t kFirstMaxima = 16384;
+// Enough for the sums of squares of 2^28 values, for counts and for samples.
+constexpr std::size_t kFirstStaging = 1u << 20;
 
-// partials[block] = the block's part of the sum of (values + sign * others)^2; others may be null.
+// sums[tile] = the tile's part of the sum of (values + sign * others)^2; others may be null.
 __global__ __launch_bounds__(kThreads) void squares_kernel(const float* values, const float* others,
                                                            float sign, std::size_t n,
-                                                           double* partials) {
-  __shared__ double shared[32];
-  double sum = 0.0;
-  for (std::size_t i = first_item(); i < n; i += item_stride()) {
+                                                           double* sums) {
+  sum_tiles<double>(n, sums, [=](std::size_t i) {
     const double x = others == nullptr ? values[i] : values[i] + sign * others[i];
-    sum += x * x;
-  }
-  sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
-}
-
-__global__ __launch_bounds__(kSumBlocks) void sum_kernel(const double* partials,
-                                                         CodecQueue::Report* report) {
-  __shared__ double shared[32];
-  const double sum = block_sum(partials[threadIdx.x], shared);
-  if (threadIdx.x == 0) report->sum = sum;
+    return x * x;
+  });
 }
 
 __global__ __launch_bounds__(kThreads) void finite_kernel(const float* values, std::size_t n,
@@ -138,9 +126,9 @@ constexpr unsigned kMostCountingBlocks = 512;  // so that few counts are added t
 CodecQueue::CodecQueue(CudaDevice& device)
     : device_(device),
       report_(device.allocate_host(sizeof(Report))),
-      fixed_(allocate_bytes(kFirstSum + kSumBlocks * sizeof(double))) {
-  grow(kFirstMaxima);
-  DP_CHECK_CUDA(cudaMemsetAsync(fixed_.get(), 0, kFirstSum, stream()));
+      fixed_(allocate_bytes(kFixedBytes)) {
+  reserve(kFirstMaxima, kFirstStaging);
+  DP_CHECK_CUDA(cudaMemsetAsync(fixed_.get(), 0, kFixedBytes, stream()));
   device_.wait_for(stream(), "the set-up of codecs");
 }
 
@@ -169,7 +157,7 @@ void CodecQueue::grow(std::size_t blocks) const {
 }
 
 CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
-  if (blocks > maxima_size_) grow(blocks);
+  reserve(blocks, 0);
   auto* report = reinterpret_cast<Report*>(report_.get());
   *report = {};
   return {.report = report,
@@ -196,13 +184,17 @@ std::uint32_t CodecQueue::finish_with_counter() const {
   return finish().counter;
 }
 
+void CodecQueue::reserve(std::size_t blocks, std::size_t staging_bytes) const {
+  if (blocks > maxima_size_) grow(blocks);
+  if (staging_bytes <= staging_size_) return;
+  staging_.reset();
+  staging_size_ = 0;
+  staging_ = device_.allocate_host(staging_bytes);
+  staging_size_ = staging_bytes;
+}
+
 std::byte* CodecQueue::staging(std::size_t bytes) const {
-  if (bytes > staging_size_) {
-    staging_.reset();
-    staging_size_ = 0;
-    staging_ = device_.allocate_host(bytes);
-    staging_size_ = bytes;
-  }
+  reserve(0, bytes);
   return staging_.get();
 }
 
@@ -213,13 +205,14 @@ std::shared_ptr<float> CodecQueue::allocate(std::size_t n) const {
 
 double CodecQueue::squares(const float* values, const float* others, float sign,
                            std::size_t n) const {
-  const Call call = begin(0);
-  auto* partials = reinterpret_cast<double*>(fixed_.get() + kFirstSum);
-  launch(squares_kernel, Launch{.blocks = dim3(kSumBlocks), .threads = kThreads}, stream(), values,
-         others, sign, n, partials);
-  launch(sum_kernel, Launch{.blocks = dim3(1), .threads = kSumBlocks}, stream(), partials,
-         call.report);
-  return finish().sum;
+  if (n == 0) return 0.0;
+  const std::size_t tiles = (n + kSumTile - 1) / kSumTile;
+  auto* const sums = reinterpret_cast<double*>(staging(tiles * sizeof(double)));
+  launch(squares_kernel, launch_for_tiles(n), stream(), values, others, sign, n, sums);
+  static_cast<void>(finish());
+  double sum = 0.0;
+  for (std::size_t tile = 0; tile < tiles; ++tile) sum += sums[tile];
+  return sum;
 }
 
 double CodecQueue::squares_of_sum(const float* values, const float* others, std::size_t n) const {

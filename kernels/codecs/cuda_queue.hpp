@@ -27,7 +27,6 @@ class CodecQueue final : public SegmentMemory {
   // Written by kernels. All kernels that write a field write the same value, so their order does
   // not matter.
   struct Report {
-    double sum;
     std::uint32_t is_not_finite;
     std::uint32_t is_damaged;  // a payload that no encoder writes
     std::uint32_t counter;     // of finish_with_counter()
@@ -53,8 +52,11 @@ class CodecQueue final : public SegmentMemory {
   // finish() that returns it.
   [[nodiscard]] std::uint32_t* new_counter() const;
   [[nodiscard]] std::uint32_t finish_with_counter() const;
+  // Makes room for segments with so many blocks, and for staging(). Growing later would wait for
+  // all work on the GPU.
+  void reserve(std::size_t blocks, std::size_t staging_bytes) const;
   // Host memory that the GPU can access, aligned to 64 bytes. Valid until the next call of
-  // staging().
+  // staging() and of the operations of SegmentMemory.
   [[nodiscard]] std::byte* staging(std::size_t bytes) const;
 
   [[nodiscard]] std::shared_ptr<float> allocate(std::size_t n) const override;
@@ -90,7 +92,7 @@ class CodecQueue final : public SegmentMemory {
   // each of them.
   Stream stream_{Stream::Priority::urgent};
   Device::Memory report_;
-  Memory fixed_;  // a call's number, the counter, then the blocks' partial sums
+  Memory fixed_;  // a call's number and the counter
   // Initially sized for segments of 16384 blocks; grows with the longest segment.
   mutable Memory maxima_;
   mutable std::size_t maxima_size_ = 0;

@@ -279,24 +279,18 @@ std::uint32_t HostEcq::scan(Values values, std::byte* maxima) const {
 }
 
 double HostEcq::squares(Values values, float factor) const {
-  constexpr std::size_t kTile = 2048;
-  const std::size_t n = values.size();
-  double sum = 0;
-  for (std::size_t begin = 0; begin < n; begin += kTile) {
-    const float* p = values.partial.data() + begin;
-    const float* r = values.residual == nullptr ? nullptr : values.residual + begin;
-    const std::size_t m = std::min(kTile, n - begin);
-    sum += r == nullptr ? lane_sum<float>(m,
-                                          [=](std::size_t i) {
-                                            const float x = p[i] * factor;
-                                            return x * x;
-                                          })
-                        : lane_sum<float>(m, [=](std::size_t i) {
-                            const float x = (p[i] + r[i]) * factor;
-                            return x * x;
-                          });
+  const float* const p = values.partial.data();
+  const float* const r = values.residual;
+  if (r == nullptr) {
+    return tiled_sum<float>(values.size(), [=](std::size_t i) {
+      const float x = p[i] * factor;
+      return x * x;
+    });
   }
-  return sum;
+  return tiled_sum<float>(values.size(), [=](std::size_t i) {
+    const float x = (p[i] + r[i]) * factor;
+    return x * x;
+  });
 }
 
 void HostEcq::keep(Values values) const {

@@ -72,7 +72,7 @@ class Ecq : public Codec {
   [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const override;
   [[nodiscard]] double contraction() const override;
 
-  // `payload` must be host memory.
+  [[nodiscard]] bool needs_host_payload() const override { return true; }
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const override;
   void decode(std::span<const std::byte> payload, std::span<float> out) const override;
@@ -94,7 +94,7 @@ class Ecq : public Codec {
   // the segment. Magnitudes are bit patterns, so NaN is the largest. `maxima`: host memory for a
   // magnitude of each block, at any address.
   [[nodiscard]] virtual std::uint32_t scan(Values values, std::byte* maxima) const = 0;
-  // The sum of (v * factor)^2, each tile of 2,048 values added by lane_sum() in fp32.
+  // The tiled_sum() of (v * factor)^2 in fp32.
   [[nodiscard]] virtual double squares(Values values, float factor) const = 0;
   // residual += partial
   virtual void keep(Values values) const = 0;

@@ -13,7 +13,7 @@ namespace {
 // fixed, so the bits are the same every time.
 template <class Value>
 double squares(std::size_t n, Value value) {
-  return lane_sum<double>(n, [&](std::size_t i) {
+  return tiled_sum<double>(n, [&](std::size_t i) {
     const double x = value(i);
     return x * x;
   });

@@ -75,6 +75,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
       plan.choices.owner_weights = head.has("owner_weights") ? head.get("owner_weights") : "";
     }
     plan.choices.auto_sends_velocities = head.number("auto_sends_velocities") != 0;
+    plan.choices.is_on_gpus = head.has("is_on_gpus") && head.number("is_on_gpus") != 0;
     const Shard& any =
         checkpoint.resume->own.empty() ? *checkpoint.resume->replicated : checkpoint.resume->own[0];
     device.tuning().import_text(any.text("algorithms"));
@@ -106,8 +107,9 @@ CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts, const Gradien
   head.set("bucket_bytes", sync.bucket_bytes());
   head.set("exchange_path", sync.path());
   head.set("owner_weights", owner_weights_text(plan.owner_weights));
-  // This choice holds even if the run is resumed on another device, because velocities are part of
-  // the run's state.
+  // These choices hold even if the run is resumed on another device, because velocities and
+  // segments are part of the run's state.
+  head.set("is_on_gpus", plan.is_on_gpus ? 1 : 0);
   head.set("auto_sends_velocities", plan.sends_velocities ? 1 : 0);
   return head;
 }

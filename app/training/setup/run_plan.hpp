@@ -28,7 +28,7 @@ struct RunPlan {
   Shares shares = {};             // the ranks' first shares
   std::size_t largest_part = 0;   // images that a rank computes at once
   RunChoices choices = {};        // from --autotune FILE.h5, or from a checkpoint
-  bool is_on_gpus = false;        // all ranks compute on GPUs
+  bool is_on_gpus = false;        // all ranks computed on GPUs when the run started
   bool sends_velocities = false;  // what --compress auto does if velocity= is not given
   // With the topology "direct", the weight of each rank's part of a bucket (owner_weights.hpp);
   // empty: equal parts.

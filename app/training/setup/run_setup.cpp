@@ -18,8 +18,6 @@
 #include "app/training/setup/initial_values.hpp"
 #include "app/training/setup/run_batches.hpp"
 #include "app/training/setup/run_options.hpp"
-#include "comm/rate/rate_control.hpp"
-#include "comm/topologies/exchange_kinds.hpp"
 #include "comm/topologies/owner_weights.hpp"
 #include "io/images/augment.hpp"
 #include "io/images/sampler.hpp"
@@ -156,11 +154,6 @@ ExchangePath exchange_path(const RunPlan& plan) {
   return plan.choices.exchange_path == "device" ? ExchangePath::device : ExchangePath::host;
 }
 
-// On a GPU, encoding a segment of ecq takes about 30 us however short it is (an estimate: two waits
-// for kernels), and the usual segment would be encoded in less time by the host. With few planned
-// bits, segments are longer in any case (segment_floats). Segments must be the same on all ranks.
-constexpr std::size_t kGpuSegmentFactor = 8;
-
 GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_one_host,
                                  RunTrace* trace) {
   const Options& options = plan.options;
@@ -175,6 +168,7 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
     sync.tensor_codecs.emplace_back(name, CodecSpec::exact());
   }
   sync.is_one_host = is_one_host;
+  sync.is_on_gpus = plan.is_on_gpus;
   sync.choose_bucket_bytes = [&plan](std::span<const TensorSlot> tensors, const CodecSpec& codec) {
     return choose_buckets(plan, tensors, codec);
   };
@@ -184,9 +178,6 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
   sync.link_latency_s = plan.link.latency_s;
   sync.planned_bits = plan.choices.planned_bits;
   sync.reducer.topology = options.topology;
-  if (plan.is_on_gpus && dp::has_rate(sync.compress.codec) && !has_few_bits(sync.compress.codec)) {
-    sync.reducer.segment_bytes *= kGpuSegmentFactor;
-  }
   if (plan.link.bytes_per_s > 0) {
     sync.reducer.window =
         choose_window(plan.link, options.compress.codec, sync.reducer.segment_bytes);
@@ -357,8 +348,8 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
     agree_on_earlier_choices(options, comm, device, plan.test_batch(), resume.has_value(),
                              plan.choices);
   }
-  plan.is_on_gpus = !machine.has_any_cpu;
-  const DeviceKind kind = plan.is_on_gpus ? DeviceKind::cuda : DeviceKind::cpu;
+  plan.is_on_gpus = plan.choices.is_on_gpus.value_or(!machine.has_any_cpu);
+  const DeviceKind kind = machine.has_any_cpu ? DeviceKind::cpu : DeviceKind::cuda;
   plan.sends_velocities =
       plan.choices.auto_sends_velocities.value_or(auto_sends_velocities(options, kind));
   comm.set_activity("the measurement of the network");
