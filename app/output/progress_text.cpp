@@ -64,17 +64,17 @@ std::string describe_buckets(const RunDescription& run) {
 
 GpuFacts gpu_facts(const RunDescription& run) {
   const Options& o = *run.options;
-  GpuFacts facts = {
-      .is_fp32 = o.precision == Options::Precision::fp32,
-      .exchange_path = run.exchange_path,
-      .gradient_bytes = static_cast<double>(sizeof(float)) *
-                        static_cast<double>(run.network->parameters().size()),
-      .keeps_velocities_off = o.compress.with_velocities(true).codec != o.compress.codec &&
-                              run.only_cpus_send_velocities,
-      .ranks_on_gpu = run.ranks_on_gpu,
-      .has_mps = has_mps()};
   const bool is_adam =
       o.optimizer == Options::Optimizer::adam || o.optimizer == Options::Optimizer::adamw;
+  GpuFacts facts = {.is_fp32 = o.precision == Options::Precision::fp32,
+                    .exchange_path = run.exchange_path,
+                    .gradient_bytes = static_cast<double>(sizeof(float)) *
+                                      static_cast<double>(run.network->parameters().size()),
+                    .keeps_velocities_off =
+                        is_adam && o.compress.with_velocities(true).codec != o.compress.codec &&
+                        run.only_cpus_send_velocities,
+                    .ranks_on_gpu = run.ranks_on_gpu,
+                    .has_mps = has_mps()};
   for (const Bucket& bucket : run.buckets) {
     facts.codecs.push_back(bucket.codec);
     if (is_adam && bucket.velocity != Bucket::Velocity::off) facts.sends_adams_steps = true;

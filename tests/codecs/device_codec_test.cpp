@@ -326,15 +326,12 @@ TEST(SegmentMemory, SumsAreThoseOfTheHost) {
        {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{200'001}}) {
     const auto a = normals(n, 20), b = normals(n, 21);
     const Floats d_a(*device, a, 4), d_b(*device, b, 8);
-    const auto expect_near = [&](double got, double want) {
-      EXPECT_NEAR(got, want, 1e-12 * want) << n;  // n roundings of 2^-53, in another order
-    };
-    expect_near(memory.squares_of_sum(d_a.data(), nullptr, n),
-                host_memory().squares_of_sum(a.data(), nullptr, n));
-    expect_near(memory.squares_of_sum(d_a.data(), d_b.data(), n),
-                host_memory().squares_of_sum(a.data(), b.data(), n));
-    expect_near(memory.squares_of_difference(d_a.data(), d_b.data(), n),
-                host_memory().squares_of_difference(a.data(), b.data(), n));
+    EXPECT_EQ(memory.squares_of_sum(d_a.data(), nullptr, n),
+              host_memory().squares_of_sum(a.data(), nullptr, n));
+    EXPECT_EQ(memory.squares_of_sum(d_a.data(), d_b.data(), n),
+              host_memory().squares_of_sum(a.data(), b.data(), n));
+    EXPECT_EQ(memory.squares_of_difference(d_a.data(), d_b.data(), n),
+              host_memory().squares_of_difference(a.data(), b.data(), n));
     EXPECT_EQ(memory.squares_of_sum(d_a.data(), d_b.data(), n),
               memory.squares_of_sum(d_a.data(), d_b.data(), n));
     auto sum = b;
