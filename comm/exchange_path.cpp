@@ -14,8 +14,8 @@
 namespace dp {
 namespace {
 
-// Fills a device's own queue with copies, since its kernels also run while gradients are exchanged:
-// those of backward.
+// Fills a device's own queue with copies, in place of the kernels of backward, which run while
+// gradients are exchanged.
 class OtherWork {
  public:
   explicit OtherWork(Device& device)

@@ -1,7 +1,7 @@
 // A warp processes one block of 256 values at a time. With feedback, the scan reads 8 bytes per
-// float, and quantising moves 12 bytes (8 in blocks of zeros only after they have been added). The
-// list of codes is written directly into host memory: 8 bytes per block and 2 bytes per code that
-// is not zero, so at 0.35 bits a value about 0.1 byte per float crosses the bus instead of 4.
+// float, and quantising moves 12 bytes. The list of codes is written directly into host memory: 8
+// bytes per block and 2 bytes per code that is not zero. At 0.35 bits a value, about 0.1 byte per
+// float crosses the bus instead of 4.
 #include "kernels/codecs/cuda_ecq.hpp"
 
 #include <algorithm>
@@ -69,8 +69,8 @@ __global__ __launch_bounds__(kThreads) void tile_squares_kernel(const float* par
 }
 
 // Each warp reserves room in the list for a block's codes by adding to `listed`, so the order of
-// blocks in the list differs from run to run. The payload does not: the host visits blocks in
-// order.
+// blocks in the list differs from run to run. The payload is always the same, because the host
+// visits the blocks in order.
 __global__ __launch_bounds__(kThreads) void quantise_kernel(
     const float* partial, float* residual, std::size_t n, float step, const std::uint32_t* maxima,
     std::uint32_t* listed, entropy::CodeList::Block* blocks, std::uint16_t* codes) {

@@ -52,8 +52,8 @@
 
 namespace dp {
 
-// The wire format, for any memory. HostEcq and CudaEcq (cuda_ecq.cu) pass over the values, so that
-// both write the same bytes.
+// The wire format, for any memory. HostEcq and CudaEcq (cuda_ecq.cu) have the passes over the
+// values. Both write the same bytes.
 class Ecq : public Codec {
  public:
   // The longest segment, in floats.

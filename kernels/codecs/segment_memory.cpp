@@ -73,7 +73,7 @@ class HostMemory final : public SegmentMemory {
       for (std::size_t i = 0; i < n; ++i) values[i] = at[i] == 0.0f ? 0.0f : values[i];
       return;
     }
-    // At few bits nearly all of `at` is zero; the values there are neither read nor written.
+    // At few bits nearly all of `at` is zero, and the values there are neither read nor written.
     std::size_t i = 0;
     for (; i + kClearPiece <= n; i += kClearPiece) {
       std::uint32_t any = 0;

@@ -846,7 +846,7 @@ def gpu_paths_same_bits() -> None:
     device = run(2, "device.h5", *options, "--gpu-exchange", "device")
     assert_same_training(host, device)
     assert_same_training(device, run(2, "off.h5", *options, "--gpu-exchange", "device", "--overlap", "off"))
-    # So few bits that one-dimensional tensors wait, values are gathered, and velocities are masked.
+    # At so few bits one-dimensional tensors wait, values are gathered, and velocities are masked.
     few = (*GPU, "--compress", "ecq:bits=0.05,velocity=masked", "--limit-train", "32", "--limit-test", "2")
     assert_same_training(run(2, "few_host.h5", *few, "--gpu-exchange", "host"),
                          run(2, "few_device.h5", *few, "--gpu-exchange", "device"))

@@ -59,7 +59,7 @@ class DeviceCodec : public testing::TestWithParam<std::string> {
     }
   }
 
-  // Of the memory that a payload needs while it is encoded, these are the payload.
+  // The rest of the memory is used only while the payload is encoded.
   static void expect_same_bytes(const std::vector<std::byte>& got,
                                 const std::vector<std::byte>& want, std::size_t count,
                                 const char* what) {
@@ -407,7 +407,7 @@ TEST(SegmentMemory, MomentumIsThatOfTheHost) {
         EXPECT_EQ(velocity[n - 1] == before[n - 1], !is_finite);
       }
 
-      // Of single values, runs of zeros of both signs, and NaN.
+      // Single values, runs of zeros of both signs, and NaN.
       auto at = normals(n, 26);
       for (std::size_t i = 0; i < n; ++i) {
         if (i % 200 > 3) at[i] = i % 2 == 0 ? 0.0f : -0.0f;
