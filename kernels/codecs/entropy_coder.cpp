@@ -308,7 +308,8 @@ std::optional<std::size_t> encode_with(const CodeBlocks& blocks, std::byte* out,
 // target_of(begin, m): the destination of the m codes of the block from `begin` on. With everything
 // inlined, decoding is a tenth faster.
 template <class ADecoder, class TargetOf>
-[[gnu::flatten]] bool decode_with(std::span<const std::byte> in, std::size_t n, const TargetOf& target_of) {
+[[gnu::flatten]] bool decode_with(std::span<const std::byte> in, std::size_t n,
+                                  const TargetOf& target_of) {
   ADecoder decoder(std::to_integer<std::uint32_t>(in.front()), in.subspan(1));
   if (decoder.has_failed()) return false;
   Context context;
