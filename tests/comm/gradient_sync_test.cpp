@@ -576,8 +576,13 @@ TEST(GradientSync, WhatAGpuCannotDoIsRefused) {
   const test::TestDevice device = test::make_test_device();
   GradientSyncOptions options = options_of("topk:ratio=0.05");
   options.path = ExchangePath::device;
-  const std::string message = error_of(options, device.get());
-  EXPECT_NE(message.find("does not run on GPUs"), std::string::npos) << message;
+  std::string message = error_of(options, device.get());
+  EXPECT_NE(message.find("topk:ratio=0.05 does not run on GPUs"), std::string::npos) << message;
+  options = options_of("ecq:bits=0.4,velocity=on");
+  options.path = ExchangePath::device;
+  options.adam = AdamVelocityOptions{};
+  message = error_of(options, device.get());
+  EXPECT_NE(message.find("with Adam does not run on GPUs"), std::string::npos) << message;
 }
 
 }  // namespace
