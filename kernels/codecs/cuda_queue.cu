@@ -16,6 +16,13 @@ constexpr std::size_t kFirstMaxima = 16384;
 // Enough for the sums of squares of 2^28 values, for counts and for samples.
 constexpr std::size_t kFirstStaging = 1u << 20;
 
+__device__ inline float sum_at(const float* values, const float* others, std::size_t i) {
+  return others == nullptr ? values[i] : values[i] + others[i];
+}
+__device__ inline bool is_finite_value(float value) {
+  return fabsf(value) <= 3.402823466e+38f;  // FLT_MAX; false for NaN
+}
+
 // sums[tile] = the tile's part of the sum of (values + sign * others)^2; others may be null.
 __global__ __launch_bounds__(kThreads) void squares_kernel(const float* values, const float* others,
                                                            float sign, std::size_t n,
@@ -30,7 +37,7 @@ __global__ __launch_bounds__(kThreads) void finite_kernel(const float* values, s
                                                           CodecQueue::Report* report) {
   bool is_finite = true;
   for (std::size_t i = first_item(); i < n; i += item_stride()) {
-    is_finite = is_finite && fabsf(values[i]) <= 3.402823466e+38f;  // FLT_MAX; false for NaN
+    is_finite = is_finite && is_finite_value(values[i]);
   }
   if (!is_finite) report->is_not_finite = 1;
 }
@@ -62,7 +69,7 @@ __global__ __launch_bounds__(kThreads) void momentum_kernel(SegmentMemory::Momen
     __syncthreads();
     bool is_finite = true;
     for (std::size_t i = begin + threadIdx.x; i < end; i += kThreads) {
-      is_finite = is_finite && fabsf(gradient[i]) <= 3.402823466e+38f;  // FLT_MAX; false for NaN
+      is_finite = is_finite && is_finite_value(gradient[i]);
     }
     if (!is_finite) is_bad = 1;
     __syncthreads();
@@ -93,7 +100,7 @@ __global__ __launch_bounds__(kThreads) void sample_kernel(const float* values, c
   for (std::size_t item = first_item(); item < count; item += item_stride()) {
     const std::size_t i = item / run * stride + item % run;
     if (i >= n) continue;
-    to[item] = others == nullptr ? values[i] : values[i] + others[i];
+    to[item] = sum_at(values, others, i);
   }
 }
 
@@ -107,7 +114,7 @@ __global__ __launch_bounds__(kThreads) void magnitudes_kernel(const float* value
   }
   __syncthreads();
   for (std::size_t i = first_item(); i < n; i += item_stride()) {
-    const float v = others == nullptr ? values[i] : values[i] + others[i];
+    const float v = sum_at(values, others, i);
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu;
     if (magnitude < 0x7F800000u) {
       atomicAdd(&of_block[magnitude >> SegmentMemory::kMagnitudeShift], 1u);

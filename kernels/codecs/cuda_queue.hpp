@@ -1,5 +1,5 @@
-// The queue shared by all codecs of a GPU: a stream, the small buffers that their kernels need, and
-// the sums of segment_memory.hpp. Every call waits for its kernels before it returns, so calls of
+// The queue shared by all codecs of a GPU: a stream, the buffers that their kernels need, and the
+// operations of segment_memory.hpp. Every call waits for its kernels before it returns, so calls of
 // different codecs never overlap. One thread at a time uses the queue: the thread that exchanges
 // gradients. The GPU must be that thread's current device.
 //
@@ -52,8 +52,8 @@ class CodecQueue final : public SegmentMemory {
   // finish() that returns it.
   [[nodiscard]] std::uint32_t* new_counter() const;
   [[nodiscard]] std::uint32_t finish_with_counter() const;
-  // Makes room for segments with so many blocks, and for staging(). Growing later would wait for
-  // all work on the GPU.
+  // Makes room for segments of `blocks` blocks and for `staging_bytes` bytes of staging(). A call
+  // that needs more room allocates it, which waits for all work on the GPU.
   void reserve(std::size_t blocks, std::size_t staging_bytes) const;
   // Host memory that the GPU can access, aligned to 64 bytes. Valid until the next call of
   // staging() and of the operations of SegmentMemory.

@@ -1,6 +1,6 @@
-// Sums and copies of gradients and residuals during an exchange, in the memory of one device: the
-// host or a GPU. Every call waits until its work is done. The same input gives the same bits every
-// time and on every device.
+// Operations on gradients, residuals and velocities during an exchange, in the memory of one
+// device: the host or a GPU. Every call waits until its work is done. The same input gives the same
+// bits every time and on every device.
 #pragma once
 
 #include <cstddef>

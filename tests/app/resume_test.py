@@ -160,7 +160,7 @@ def other_device() -> None:
         assert "resumed from step 2" in done.stdout and "continues with the device" in done.stdout, done.stdout
         with h5py.File(f"{first}.h5", "r") as whole, h5py.File(f"{then}_later.h5", "r") as later:
             want, got = whole["epochs"][:], later["epochs"][:]
-        # Convolutions round differently, and so do a few codes.
+        # Convolutions round differently, and so do a few codes: seen are 3e-5 of the loss and 1 % of the bytes.
         assert np.allclose(got["train_loss"], want["train_loss"], rtol=1e-3), (first, want, got)
         assert np.allclose(got["sent_bytes"], want["sent_bytes"], rtol=0.03), (first, want, got)
 
