@@ -79,9 +79,10 @@ std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
   if (!(epoch.compute_s > 0.0)) return 1;
   const bool is_in_rounds = epoch.steps > 1;
   if (!is_in_rounds && epoch.exposed_s <= kShareOfWaiting * epoch.compute_s) return 1;
-  const double hidden_s =
-      is_in_rounds ? static_cast<double>(epoch.steps - 1) * epoch.compute_s : epoch.backward_s;
-  const double in_steps = (epoch.exposed_s + hidden_s) / epoch.compute_s;
+  const double exchange_s =
+      is_in_rounds ? epoch.exposed_s + static_cast<double>(epoch.steps - 1) * epoch.compute_s
+                   : std::max(epoch.exposed_s, epoch.in_flight_s);
+  const double in_steps = exchange_s / epoch.compute_s;
   const double steps = std::ceil((in_steps + 1.0) / (1.0 + kShareOfWaiting) - 1e-9);
   return std::clamp<std::size_t>(
       steps < static_cast<double>(most) ? static_cast<std::size_t>(steps) : most, 1, most);

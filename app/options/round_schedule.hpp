@@ -44,19 +44,19 @@ struct RoundSchedule {
 
 // Means over an epoch and the ranks.
 struct EpochOfRounds {
-  std::size_t steps = 1;    // between two exchanges; 1: an exchange at every step
-  double compute_s = 0.0;   // of a step, without waiting for the exchange
-  double backward_s = 0.0;  // of a step; it may hide an exchange at every step
-  double exposed_s = 0.0;   // of an exchange
+  std::size_t steps = 1;     // between two exchanges; 1: an exchange at every step
+  double compute_s = 0.0;    // of a step, without waiting for the exchange
+  double exposed_s = 0.0;    // of an exchange: the time for which training waited
+  double in_flight_s = 0.0;  // of an exchange: the time for which at least one bucket was in flight
 };
 
 // The steps H between two exchanges of the next epoch, 1 to `most`. An exchange takes at most
-//     exchange_s = exposed_s + (steps > 1 ? (steps - 1) x compute_s : backward_s)
+//     exchange_s = steps > 1 ? exposed_s + (steps - 1) x compute_s : max(exposed_s, in_flight_s)
 // and runs during the first H - 1 steps of the next round. H is the smallest number with
 //     exchange_s <= (H - 1) x compute_s + kShareOfWaiting x H x compute_s
 // H is 1 if gradients were exchanged at every step with exposed_s <= kShareOfWaiting x compute_s.
-// Rounds of up to 10 steps never become shorter if their exchange hides, because the duration of
-// the exchange is then unknown.
+// Rounds of up to 10 steps never become shorter if their exchange hides: in_flight_s is not used
+// there, because it includes the wait for ranks that end their round later.
 inline constexpr double kShareOfWaiting = 0.1;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 

@@ -29,6 +29,8 @@ class EpochAccount {
   CommCost take_asked();
   // Adds what the reducer has measured since the last question.
   void collect();
+  // The running epoch's time with a bucket in flight, as far as it has been collected.
+  [[nodiscard]] double comm_s() const { return comm_.total.comm_s; }
 
   // Collective, after collect(): ends the epoch. Returns its rows on rank 0, and nothing on the
   // other ranks.

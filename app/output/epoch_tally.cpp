@@ -30,6 +30,7 @@ void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   time("checkpoint", checkpoint_s);
   time("earlier", earlier_s);
   time("inner_exposed", inner_exposed_s);
+  time("in_flight", in_flight_s);
 }
 
 }  // namespace dp

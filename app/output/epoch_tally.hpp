@@ -42,6 +42,7 @@ struct EpochTally {
   // round. 0 in an epoch of one round.
   double inner_exposed_s = 0;
   std::int64_t inner_exchanges = 0;
+  double in_flight_s = 0;  // time with a bucket in flight; known when the epoch is over
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
   std::vector<DeliveryGaps::Gap> gaps = {};  // filled when the epoch is over
@@ -57,6 +58,9 @@ struct EpochTally {
   [[nodiscard]] double exposed_s_per_exchange() const {
     if (inner_exchanges > 0) return inner_exposed_s / static_cast<double>(inner_exchanges);
     return times.exposed_comm / static_cast<double>(std::max<std::int64_t>(exchanges, 1));
+  }
+  [[nodiscard]] double in_flight_s_per_exchange() const {
+    return in_flight_s / static_cast<double>(std::max<std::int64_t>(exchanges, 1));
   }
 
   // NaN if the bits per value were not finite in any step.

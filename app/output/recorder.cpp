@@ -100,10 +100,11 @@ void Recorder::gather_steps() {
   report([&](RunSink& sink) { sink.logged_steps(rows); });
 }
 
-void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
-                            double eval_s) {
+double Recorder::record_epoch(const EpochTally& tally, double epoch_s,
+                              const EvaluationResult& result, double eval_s) {
   gather_steps();
   account_.collect();
+  const double in_flight_s = account_.comm_s();
   if (const auto rows = account_.end_epoch(tally, epoch_s, result, eval_s)) {
     report([&](RunSink& sink) { sink.epoch_rows(*rows); });
     warnings_.note_loss(rows->epoch);
@@ -114,6 +115,7 @@ void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const Evalu
     }
   }
   account_.share_epoch();
+  return in_flight_s;
 }
 
 std::string Recorder::missing_files() const {

@@ -50,9 +50,9 @@ class Recorder {
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   // Collective: gathers all ended rows.
   void gather_steps();
-  // Collective.
-  void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
-                    double eval_s);
+  // Collective. Returns the epoch's time with a bucket of this rank in flight.
+  double record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
+                      double eval_s);
   void record_round_steps(const std::string& steps);
   // On rank 0, `rows` has a row for each rank.
   void record_shares(std::span<const ShareRow> rows, const std::string& why);

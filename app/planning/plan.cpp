@@ -282,10 +282,9 @@ void print_plans(const Options& options, const Calibration& calibration, const S
               if (length == 1) choice.image_factors = image_factors;
               const Prediction predicted = predict_step(calibration, choice);
               rows.push_back(row_of(compress.text, length, choice, predicted));
-              const std::size_t steps =
-                  most_of_auto > 0 && can_be_in_rounds(compress.codec)
-                      ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
-                      : 1;
+              const std::size_t steps = most_of_auto > 0 && can_be_in_rounds(compress.codec)
+                                            ? chosen_steps(predicted.step, most_of_auto)
+                                            : 1;
               if (steps == 1) continue;
               set_rounds(options, steps, choice);
               choice.image_factors.clear();

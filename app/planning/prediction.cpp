@@ -361,26 +361,17 @@ Prediction predict_step(const Calibration& calibration, const StepChoice& choice
         forecast_at(calibration, choice, mean_planned_bits(prediction.bits, begin, end));
     for (double StepForecast::*field :
          {&StepForecast::step_s, &StepForecast::backward_end_s, &StepForecast::exposed_s,
-          &StepForecast::sent_bytes, &StepForecast::most_sent_bytes}) {
+          &StepForecast::in_flight_s, &StepForecast::sent_bytes, &StepForecast::most_sent_bytes}) {
       prediction.step.*field += (end - begin) * part.*field;
     }
   }
   return prediction;
 }
 
-std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
-                         const StepForecast& forecast, std::size_t most) {
-  // Backward is counted from the first final gradient, which comes soon after backward has begun.
-  double backward_s = 0.0;
-  for (const std::vector<RehearsedStep>& step : calibration.steps) {
-    for (const RehearsedStep& rank : step) {
-      backward_s += (rank.backward_end_s - std::ranges::min(rank.ready_s)) /
-                    static_cast<double>(calibration.steps.size() * step.size());
-    }
-  }
+std::size_t chosen_steps(const StepForecast& forecast, std::size_t most) {
   return chosen_steps({.compute_s = forecast.step_s - forecast.exposed_s,
-                       .backward_s = choice.batch_factor * backward_s,
-                       .exposed_s = forecast.exposed_s},
+                       .exposed_s = forecast.exposed_s,
+                       .in_flight_s = forecast.in_flight_s},
                       most);
 }
 

@@ -104,8 +104,7 @@ struct Prediction {
 // The number of steps between two exchanges, at most `most`, that --sync-every auto would choose
 // after an epoch (round_schedule.hpp). forecast: a step of that epoch, which has an exchange at
 // every step.
-[[nodiscard]] std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
-                                       const StepForecast& forecast, std::size_t most);
+[[nodiscard]] std::size_t chosen_steps(const StepForecast& forecast, std::size_t most);
 
 // Whether a run's own steps can be predicted. This needs a measured link and no layer that gathers
 // values of all ranks (--sync-bn). There may be no more than kMostPredictedRanks ranks, because

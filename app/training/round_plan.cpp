@@ -36,15 +36,15 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   const auto warm_up = checked_cast<std::size_t>(plan_.options.compress_warmup);
   if (epoch > warm_up && last.exchanges > 0 && plan_.exchanges()) {
     const LoopTimes& mine = last.times;
-    std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward,
-                                last.exposed_s_per_exchange()};
+    std::vector<double> sums = {mine.step() - mine.exposed_comm, last.exposed_s_per_exchange(),
+                                last.in_flight_s_per_exchange()};
     replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
     const auto ranks = static_cast<double>(plan_.ranks);
     const double count = ranks * static_cast<double>(last.steps);
     const EpochOfRounds measured = {.steps = before,
                                     .compute_s = sums[0] / count,
-                                    .backward_s = sums[1] / count,
-                                    .exposed_s = sums[2] / ranks};
+                                    .exposed_s = sums[1] / ranks,
+                                    .in_flight_s = sums[2] / ranks};
     steps = chosen_steps(measured, schedule_.most_steps);
     why = fmt::format(": training waited {} for an exchange, and computing a step takes {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));

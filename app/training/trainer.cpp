@@ -50,7 +50,7 @@ std::string Trainer::run(const std::function<void(Run&, SharePlan&)>& before_fir
     check_replicas();
     const EvaluationResult result = evaluate(replica_, *run_.test_loader, shares_.now());
     tally_.gaps = replica_.sync().take_delivery_gaps();
-    recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
+    tally_.in_flight_s = recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);
     is_between_epochs_ = true;

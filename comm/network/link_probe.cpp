@@ -340,13 +340,16 @@ LinkProbe probe_link(Communicator& communicator, std::vector<double>* own_bytes_
   const std::vector<double> rates = communicator.all_gather(streams.own().bytes_per_s);
   const bool has_own_host = communicator.local_size() == 1;
   const bool is_shared = largest_of(communicator, has_own_host ? 0.0 : 1.0) > 0.0;
-  for (std::size_t r = 0; own_bytes_per_s != nullptr && !is_shared && r < rates.size(); ++r) {
+  const LinkProbe found = {
+      .bytes_per_s = rate.bytes_per_s,
+      .latency_s = latency_s,
+      .uncertainty = rate.uncertainty,
+      .fastest_bytes_per_s = std::max(rate.bytes_per_s, std::ranges::max(rates))};
+  if (own_bytes_per_s == nullptr || is_shared || !found.can_tell_links_apart()) return found;
+  for (std::size_t r = 0; r < rates.size(); ++r) {
     own_bytes_per_s->push_back(std::max(rates[r], rates[(r + 1) % rates.size()]));
   }
-  return {.bytes_per_s = rate.bytes_per_s,
-          .latency_s = latency_s,
-          .uncertainty = rate.uncertainty,
-          .fastest_bytes_per_s = std::max(rate.bytes_per_s, std::ranges::max(rates))};
+  return found;
 }
 
 double probe_burst(Communicator& communicator, const LinkProbe& link) {
@@ -398,14 +401,25 @@ std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
   return static_cast<std::size_t>(values) * sizeof(float);
 }
 
+// The bucket size, in bytes of fp32, for which each message of an exchange over a long path fills
+// kPackets packets. Returns 0 on a short path.
+std::size_t least_bytes_over(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec) {
+  constexpr double kLong_s = 5e-3, kPackets = 4.0, kPacketBytes = 1448.0, kBitsOfFp32 = 32.0;
+  if (link.latency_s < kLong_s) return 0;
+  const auto bits = codec.settings.find("bits");
+  const bool has_bits = bits != codec.settings.end() && bits->second > 0.0;
+  const double share = has_bits ? bits->second / kBitsOfFp32 : payload_share(codec, {});
+  return static_cast<std::size_t>(kPackets * kPacketBytes * static_cast<double>(ranks) / share);
+}
+
 }  // namespace
 
 std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec,
                                 std::span<const TensorSlot> tensors) {
   constexpr double kWakeUp_s = 0.5e-3, kTimesTheWait = 2.0;
   constexpr double kMiB = 1 << 20;
-  const std::size_t least = least_brief_bytes(codec, ranks);
-  if (link.bytes_per_s == 0.0) return std::max<std::size_t>(1'000'000, least);
+  const std::size_t least_brief = least_brief_bytes(codec, ranks);
+  if (link.bytes_per_s == 0.0) return std::max<std::size_t>(1'000'000, least_brief);
   const double bytes = kTimesTheWait * static_cast<double>(ranks) * (link.latency_s + kWakeUp_s) *
                        link.bytes_per_s / payload_share(codec, tensors);
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
@@ -419,7 +433,7 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
   const std::size_t usual =
       all == 0 ? chosen : std::min(chosen, std::max(std::bit_floor(all / kFewest), kLeast));
-  return std::max(usual, least);
+  return std::max({usual, least_brief, least_bytes_over(link, ranks, codec)});
 }
 
 std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,

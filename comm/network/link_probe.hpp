@@ -51,13 +51,19 @@ struct LinkProbe {
     return fastest_bytes_per_s > kClearly * bytes_per_s;
   }
   [[nodiscard]] bool is_reliable() const { return uncertainty <= 0.1; }
+  // Whether the rates show which links are faster. Over a path that loses packets, equal links have
+  // differed by a factor of 2.2.
+  [[nodiscard]] bool can_tell_links_apart() const {
+    constexpr double kFarApart = 4.0;
+    return is_reliable() || fastest_bytes_per_s > kFarApart * bytes_per_s;
+  }
 };
 
 // Collective; the result is the same on all ranks. With one rank there is nothing to measure, and
 // rates and latency are 0. If own_bytes_per_s is not null, the function writes the rate of each
-// rank's own link to this vector, by rank, or clears the vector if some ranks share a host. Two
-// streams pass each link, and a neighbour's link may slow down one of these streams, so the faster
-// stream gives the rate.
+// rank's own link to this vector, by rank. It clears the vector if some ranks share a host, or if
+// the rates do not show which links are faster. Two streams pass each link, and a neighbour's link
+// may slow down one of these streams, so the faster stream gives the rate.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator,
                                    std::vector<double>* own_bytes_per_s = nullptr);
 
@@ -89,10 +95,12 @@ struct LinkProbe {
 // slightly different measurements give the same buckets. Smaller buckets leave earlier and end
 // sooner after backward; larger ones wait less. `tensors` are the model's tensors: for codecs that
 // factor matrices, the share depends on the matrices' shapes (1 without tensors). If the codec has
-// planned bits or a wanted error (has_rate), the model is divided into at least six buckets. If few
-// bits are planned (has_few_bits), a bucket's payload is at least sixteen times as large as its
-// headers. If the link was not measured (0 bytes a second), the size is 10^6 bytes or, if larger,
-// the size that few planned bits require.
+// planned bits or a wanted error (has_rate), the model is divided into at least six buckets, with
+// two exceptions. If few bits are planned (has_few_bits), a bucket's payload is at least sixteen
+// times as large as its headers. On a long path (5 ms one way or more), each message of a bucket
+// fills at least four packets: with more packets, one is lost more often, and training waits for it
+// longer than for a round trip. If the link was not measured (0 bytes a second), the size is 10^6
+// bytes or, if larger, the size that few planned bits require.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

@@ -132,6 +132,7 @@ class Simulation {
     forecast.step_s /= all;
     forecast.backward_end_s /= all;
     forecast.exposed_s /= all;
+    forecast.in_flight_s /= all;
     for (double& delivered_s : forecast.delivered_s) delivered_s /= all;
     forecast.sent_bytes = std::accumulate(sent_bytes_.begin(), sent_bytes_.end(), 0.0) / all;
     forecast.most_sent_bytes = *std::ranges::max_element(sent_bytes_) / steps;
@@ -173,6 +174,10 @@ class Simulation {
               engine.delivered, setup_.buckets.size());
     forecast_.backward_end_s += backward_s - engine.begin_s;
     forecast_.exposed_s += std::max(0.0, engine.last_delivered_s - backward_s);
+    if (!setup_.buckets.empty()) {
+      const double first_s = engine.begin_s + std::ranges::min(engine.times->ready_s);
+      forecast_.in_flight_s += std::max(0.0, engine.last_delivered_s - first_s);
+    }
     engine.begin_s = std::max(backward_s, engine.last_delivered_s) + engine.times->after_s;
   }
 

@@ -101,6 +101,7 @@ struct StepForecast {
   double step_s = 0.0;          // mean over the steps
   double backward_end_s = 0.0;  // this and the following: means over ranks and steps
   double exposed_s = 0.0;
+  double in_flight_s = 0.0;         // from the first bucket's start until the last one is delivered
   std::vector<double> delivered_s;  // by bucket, from the beginning of the rank's step
   double sent_bytes = 0.0;          // of a rank in a step, including headers and start notices
   double most_sent_bytes = 0.0;     // maximum over ranks

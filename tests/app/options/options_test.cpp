@@ -499,15 +499,20 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
     EXPECT_THROW(static_cast<void>(parse_round_schedule(wrong)), Error) << wrong;
   }
   const auto every_step = [](double exposed_s) {
-    return chosen_steps({.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s}, 20);
+    return chosen_steps({.compute_s = 1.0, .exposed_s = exposed_s, .in_flight_s = exposed_s + 0.5},
+                        20);
   };
   EXPECT_EQ(every_step(0.1), 1u);
   EXPECT_EQ(every_step(0.24), 2u);  // 0.24 + 0.5 <= 1 + 0.2
   EXPECT_EQ(every_step(0.7), 2u);
   EXPECT_EQ(every_step(0.71), 3u);
   EXPECT_EQ(every_step(99.0), 20u);
+  // One bucket, which is sent when backward ends.
+  EXPECT_EQ(chosen_steps({.compute_s = 1.0, .exposed_s = 1.2, .in_flight_s = 1.2}, 20), 2u);
+  EXPECT_EQ(chosen_steps({.compute_s = 1.0, .exposed_s = 1.21, .in_flight_s = 1.21}, 20), 3u);
   const auto in_rounds_of_4 = [](double exposed_s) {
-    return chosen_steps({.steps = 4, .compute_s = 1.0, .exposed_s = exposed_s}, 20);
+    return chosen_steps({.steps = 4, .compute_s = 1.0, .exposed_s = exposed_s, .in_flight_s = 99.0},
+                        20);
   };
   EXPECT_EQ(in_rounds_of_4(0.0), 4u);
   EXPECT_EQ(in_rounds_of_4(0.4), 4u);

@@ -27,6 +27,9 @@ TEST(EpochTally, WaitingAtTheEndOfAnEpochDoesNotCount) {
   tally.inner_exposed_s = 0.04;
   EXPECT_DOUBLE_EQ(tally.exposed_s_per_exchange(), 0.01);
   EXPECT_EQ(EpochTally{}.exposed_s_per_exchange(), 0.0);
+  tally.in_flight_s = 3.0;
+  EXPECT_DOUBLE_EQ(tally.in_flight_s_per_exchange(), 0.5);
+  EXPECT_EQ(EpochTally{}.in_flight_s_per_exchange(), 0.0);
 }
 
 }  // namespace

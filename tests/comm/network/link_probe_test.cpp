@@ -99,6 +99,33 @@ TEST(BucketSize, IsASixthAtMostOfCodecsWithARate) {
   EXPECT_EQ(size(2500, "topk"), 8 * kMiB);
 }
 
+// Over a long path, 4 packets of 1448 bytes in each message of 4 ranks are a bucket's least
+// payload.
+TEST(BucketSize, FillsPacketsOnALongPath) {
+  const std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
+  const auto bytes = [&](double latency_s, const char* codec) {
+    return choose_bucket_bytes({.bytes_per_s = 20e6 / 8, .latency_s = latency_s}, 4,
+                               parse_codec_spec(codec), tensors);
+  };
+  EXPECT_NEAR(static_cast<double>(bytes(50e-3, "ecq:bits=0.35")), 4 * 1448 * 4 * 32 / 0.35, 1.0);
+  EXPECT_EQ(bytes(50e-3, "ecq:bits=0.35"), bytes(5e-3, "ecq:bits=0.35"));
+  EXPECT_EQ(bytes(4e-3, "ecq:bits=0.35"), std::size_t{1} << 20) << "a sixth of the model";
+  EXPECT_EQ(bytes(50e-3, "ecq:bits=4"), std::size_t{1} << 20);
+  const CodecSpec by_error = parse_codec_spec("ecq:error=0.5");
+  EXPECT_NEAR(static_cast<double>(bytes(50e-3, "ecq:error=0.5")),
+              4 * 1448 * 4 / payload_share(by_error, {}), 1.0);
+}
+
+TEST(LinkProbe, UncertainRatesTellOnlyFarDifferencesApart) {
+  const auto can_tell = [](double uncertainty, double fastest) {
+    return LinkProbe{.bytes_per_s = 1e6, .uncertainty = uncertainty, .fastest_bytes_per_s = fastest}
+        .can_tell_links_apart();
+  };
+  EXPECT_TRUE(can_tell(0.05, 1.3e6));
+  EXPECT_FALSE(can_tell(0.2, 2.2e6));
+  EXPECT_TRUE(can_tell(0.2, 10e6));
+}
+
 // A message has 160 bytes of headers on the wire; a byte of payload holds 8 / bits values.
 TEST(BucketSize, OutweighsTheFramesOfBriefMessages) {
   std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
