@@ -133,8 +133,9 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
 }
 
 // Computes a few steps without training. Their times decide how many images each rank gets at
-// first. Rank 0 prints and logs the predicted time of a step.
-void rehearse(dp::Run& run, dp::SharePlan& shares) {
+// first, and with --sync-every auto whether rounds begin in the first epoch. Rank 0 prints and logs
+// the predicted time of a step.
+void rehearse(dp::Run& run, dp::SharePlan& shares, dp::RoundPlan& rounds) {
   if (!dp::can_predict(run.plan) && !shares.can_begin()) return;
   const dp::Calibration calibration = dp::rehearse_run(run.plan, run.comm.rank(), run.machine.share,
                                                        *run.replica, *run.train_loader);
@@ -151,6 +152,7 @@ void rehearse(dp::Run& run, dp::SharePlan& shares) {
   if (const auto predicted = dp::predict_run(run.plan, run.comm.rank(), std::move(factors),
                                              calibration, *run.replica, *run.train_loader)) {
     run.recorder->record_prediction(predicted->step, predicted->bits);
+    rounds.predict_first(predicted->first_round);
   }
 }
 

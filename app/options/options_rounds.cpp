@@ -30,9 +30,9 @@ std::vector<OptionRow> round_rows(Options& options) {
       "sync-every", options.sync_every, parse_round_schedule, "H|auto[:key=value,...]",
       kRoundSchedules,
       "rounds of H steps: each rank trains alone, then all exchange the changes of their "
-      "parameters; off: exchange gradients at every step; auto: as off, until an epoch waits for "
-      "exchanges for a tenth of its time, then the shortest rounds that hide them, up to max=N "
-      "(64) steps; from=E: from epoch E on");
+      "parameters; off: exchange gradients at every step; auto: as off, unless training would "
+      "wait for exchanges for a tenth of its time; then rounds of two steps at first, and later "
+      "the shortest that hide exchanges, up to max=N (64) steps; from=E: from epoch E on");
   every.has_more_keys = true;  // parse_round_schedule() reads them
   return {keyed_row(std::move(every), keys_of_rounds, options)};
 }

@@ -83,7 +83,11 @@ std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
       is_in_rounds ? epoch.exposed_s + static_cast<double>(epoch.steps - 1) * epoch.compute_s
                    : std::max(epoch.exposed_s, epoch.in_flight_s);
   const double in_steps = exchange_s / epoch.compute_s;
-  const double steps = std::ceil((in_steps + 1.0) / (1.0 + kShareOfWaiting) - 1e-9);
+  double steps = std::ceil((in_steps + 1.0) / (1.0 + kShareOfWaiting) - 1e-9);
+  const auto now = static_cast<double>(epoch.steps);
+  if (is_in_rounds && epoch.exposed_s <= kShareForLonger * now * epoch.compute_s) {
+    steps = std::min(steps, now);
+  }
   return std::clamp<std::size_t>(
       steps < static_cast<double>(most) ? static_cast<std::size_t>(steps) : most, 1, most);
 }

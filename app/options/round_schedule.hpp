@@ -6,12 +6,13 @@
 //     from=E          rounds begin with epoch E, counted from 1; in earlier epochs, gradients are
 //                     exchanged at every step (post-local SGD, Lin et al. 2020)
 //
-//   auto[:key=value,...]  gradients are exchanged at every step until, in some epoch, waiting for
-//                     the exchange takes more than a tenth of the computing time. From the next
-//                     epoch on there are rounds of H steps, and an exchange runs while the first
-//                     H - 1 steps of the next round are computed. H is the smallest number, at most
-//                     `max`, with which waiting takes at most a tenth of the computing time
-//                     (chosen_steps).
+//   auto[:key=value,...]  gradients are exchanged at every step until waiting for the exchange
+//                     takes more than a tenth of the computing time. Then there are rounds of H
+//                     steps, and an exchange runs while the first H - 1 steps of the next round are
+//                     computed. In the first epoch, a prediction decides between H = 2 and an
+//                     exchange at every step. Later epochs follow the times of the epoch before: H
+//                     is the smallest number, at most `max`, with which waiting takes at most a
+//                     tenth of the computing time (chosen_steps).
 //     max=N           the largest H that may be chosen; 64 if it is not given
 //
 // The last round of an epoch ends with the epoch, even if it is shorter.
@@ -54,10 +55,12 @@ struct EpochOfRounds {
 //     exchange_s = steps > 1 ? exposed_s + (steps - 1) x compute_s : max(exposed_s, in_flight_s)
 // and runs during the first H - 1 steps of the next round. H is the smallest number with
 //     exchange_s <= (H - 1) x compute_s + kShareOfWaiting x H x compute_s
-// H is 1 if gradients were exchanged at every step with exposed_s <= kShareOfWaiting x compute_s.
-// Rounds of up to 10 steps never become shorter if their exchange hides: in_flight_s is not used
-// there, because it includes the wait for ranks that end their round later.
-inline constexpr double kShareOfWaiting = 0.1;
+// Rounds become longer only if exposed_s > kShareForLonger x steps x compute_s: codecs with a mean
+// number of bits send more at the start of a run, and longer rounds can cost accuracy. H is 1 if
+// gradients were exchanged at every step with exposed_s <= kShareOfWaiting x compute_s. Rounds of
+// up to 10 steps never become shorter if their exchange hides: in_flight_s is not used there,
+// because it includes the wait for ranks that end their round later.
+inline constexpr double kShareOfWaiting = 0.1, kShareForLonger = 0.15;
 [[nodiscard]] std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most);
 
 inline constexpr const char* kRoundSchedules =

@@ -395,6 +395,20 @@ Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share, R
   return calibration;
 }
 
+namespace {
+
+// Predicts a step of an epoch of `steps` steps in rounds. The last round of an epoch may be
+// shorter, so the mean number of steps in a round counts.
+Prediction predict_rounds(const Calibration& calibration, StepChoice choice, std::size_t length,
+                          std::size_t delay, std::size_t steps) {
+  choice.round_delay = static_cast<double>(delay);
+  choice.round_steps =
+      static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
+  return predict_step(calibration, choice);
+}
+
+}  // namespace
+
 std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                       std::vector<double> image_factors,
                                       const Calibration& calibration, Replica& replica,
@@ -419,15 +433,21 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
   choice.overlaps = plan.options.overlap;
   // If rounds begin in a later epoch, the prediction is for the steps before, with an exchange at
   // every step.
-  if (plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1) {
-    choice.round_delay = static_cast<double>(plan.options.sync_delay);
-    // The last round of an epoch may be shorter, so the mean number of steps in a round counts.
-    const std::size_t steps = images.steps(), length = plan.rounds.steps;
-    choice.round_steps =
-        static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
-  }
+  const bool begins_with_rounds =
+      plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1;
   if (rank != 0) return std::nullopt;
-  return predict_step(calibration, choice);
+  if (begins_with_rounds) {
+    return predict_rounds(calibration, choice, plan.rounds.steps,
+                          static_cast<std::size_t>(plan.options.sync_delay), images.steps());
+  }
+  const Prediction at_every_step = predict_step(calibration, choice);
+  if (!plan.rounds.is_auto() || plan.options.compress_warmup > 0) return at_every_step;
+  constexpr std::size_t kFirstRound = 2;
+  if (chosen_steps(at_every_step.step, kFirstRound) == 1) return at_every_step;
+  Prediction prediction =
+      predict_rounds(calibration, choice, kFirstRound, kFirstRound - 1, images.steps());
+  prediction.first_round = kFirstRound;
+  return prediction;
 }
 
 }  // namespace dp

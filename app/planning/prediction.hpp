@@ -87,6 +87,8 @@ struct Prediction {
   // whose exchange hides behind backward, within the limits. Without "auto", they are the mean over
   // the run.
   double bits = RateReport::kNothing;
+  // With --sync-every auto: the steps of a round in the first epoch; 1: an exchange at every step.
+  std::size_t first_round = 1;
 };
 
 // Asserts that the codecs of all buckets were measured.
@@ -118,7 +120,9 @@ inline constexpr std::size_t kMostPredictedRanks = 32;
                                        Replica& replica, Loader& images);
 
 // Collective, after rehearse_run(). Predicts the steps of the run for the time after the codec's
-// warm-up. With --sync-every auto, the prediction holds until rounds are chosen. Returns the
+// warm-up. With --sync-every auto, the prediction is for the first epoch, and it chooses this
+// epoch's rounds: two steps long if training would wait with an exchange at every step. Longer
+// rounds could cost accuracy, so they are left to choices from the run's own times. Returns the
 // prediction on rank 0, and nothing on other ranks. image_factors: as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                                     std::vector<double> image_factors,

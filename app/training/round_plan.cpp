@@ -49,6 +49,11 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
     why = fmt::format(": training waited {} for an exchange, and computing a step takes {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
   }
+  if (epoch == 0 && plan_.exchanges()) {
+    steps = replica_.sync().reducer().run(
+        [&](Communicator& comm) { return comm.all_gather(first_).front(); });
+    why = ": a prediction says that training would wait longer at every step";
+  }
   if (const auto earlier = steps_of(plan_.choices.round_steps, epoch)) {
     steps = *earlier;
     why = ", as in the earlier run";

@@ -1,6 +1,6 @@
 // Decides how many training steps lie between two exchanges in each epoch (--sync-every). The
-// option gives the number; with "auto" it is chosen from the measurements of the epoch before, or
-// repeated from an earlier run.
+// option gives the number; with "auto" it is chosen from the measurements of the epoch before, for
+// the first epoch from a prediction, or repeated from an earlier run.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,9 @@ class RoundPlan {
   [[nodiscard]] std::size_t steps_in(std::size_t epoch) const {
     return schedule_.has_rounds_in(epoch) ? schedule_.steps : 0;
   }
+  // The steps of a round in the first epoch, if "auto" chooses it. Call it before the first epoch;
+  // only rank 0's number counts.
+  void predict_first(std::size_t steps) { first_ = steps; }
   // Collective. Call it before each epoch, except one that is resumed in its middle. last: this
   // rank's measurements of the epoch before.
   void choose(std::size_t epoch, const EpochTally& last);
@@ -40,7 +43,8 @@ class RoundPlan {
   Replica& replica_;
   Recorder& recorder_;
   RoundSchedule schedule_;
-  std::string chosen_;  // a number for each epoch so far, joined by commas
+  std::size_t first_ = 1;  // predicted
+  std::string chosen_;     // a number for each epoch so far, joined by commas
 };
 
 }  // namespace dp

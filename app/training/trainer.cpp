@@ -32,9 +32,10 @@ Trainer::Trainer(const Options& options, Communicator& comm, RunSink& progress)
       rounds_(run_.plan, replica_, recorder_),
       shares_(run_) {}
 
-std::string Trainer::run(const std::function<void(Run&, SharePlan&)>& before_first_step) {
+std::string Trainer::run(
+    const std::function<void(Run&, SharePlan&, RoundPlan&)>& before_first_step) {
   recorder_.print_start();
-  if (before_first_step) before_first_step(run_, shares_);
+  if (before_first_step) before_first_step(run_, shares_, rounds_);
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
   RunStatus::say_plan(static_cast<std::uint64_t>(std::llround(all_steps())));

@@ -40,7 +40,7 @@ class Trainer {
   // all ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is
   // called once, after the table of settings is printed and before a checkpoint is restored.
   [[nodiscard]] std::string run(
-      const std::function<void(Run&, SharePlan&)>& before_first_step = {});
+      const std::function<void(Run&, SharePlan&, RoundPlan&)>& before_first_step = {});
 
   // Between steps: lists all state that a resumed run needs (kernels/base/state.hpp).
   void list_state(StateVisitor& visitor);

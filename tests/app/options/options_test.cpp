@@ -515,8 +515,8 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
                         20);
   };
   EXPECT_EQ(in_rounds_of_4(0.0), 4u);
-  EXPECT_EQ(in_rounds_of_4(0.4), 4u);
-  EXPECT_EQ(in_rounds_of_4(0.41), 5u);
+  EXPECT_EQ(in_rounds_of_4(0.6), 4u);
+  EXPECT_EQ(in_rounds_of_4(0.61), 5u);
   EXPECT_EQ(in_rounds_of_4(3.0), 7u);  // 6 <= 6 + 0.7
   EXPECT_EQ(in_rounds_of_4(1e9), 20u);
   EXPECT_EQ(chosen_steps({}, 20), 1u);
