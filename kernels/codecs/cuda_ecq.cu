@@ -68,12 +68,17 @@ __global__ __launch_bounds__(kThreads) void tile_squares_kernel(const float* par
   });
 }
 
+// Does nothing if `largest`, the segment's largest magnitude, is given and does not fit the step.
+//
 // Each warp reserves room in the list for a block's codes by adding to `listed`, so the order of
 // blocks in the list differs from run to run. The payload is always the same, because the host
 // visits the blocks in order.
 __global__ __launch_bounds__(kThreads) void quantise_kernel(
-    const float* partial, float* residual, std::size_t n, float step, const std::uint32_t* maxima,
-    std::uint32_t* listed, entropy::CodeList::Block* blocks, std::uint16_t* codes) {
+    const float* partial, float* residual, std::size_t n, float step, CodecQueue::Call call,
+    const std::uint32_t* largest, std::uint32_t* listed, entropy::CodeList::Block* blocks,
+    std::uint16_t* codes) {
+  if (largest != nullptr && !Ecq::fits(*largest, step)) return;
+  if (first_item() == 0) call.report->is_quantised = 1;
   constexpr float kRound = 0x1.8p23f;  // as in ecq.cpp
   constexpr auto kZero = std::bit_cast<std::int32_t>(kRound);
   constexpr auto kMost = static_cast<std::int32_t>(Ecq::kMostCode);
@@ -81,7 +86,7 @@ __global__ __launch_bounds__(kThreads) void quantise_kernel(
   std::uint16_t* const found = shared[threadIdx.x / 32];
   const float inverse = 1.0f / step;
   for_blocks(n, [&](std::size_t block, std::size_t begin, unsigned lane) {
-    if (std::bit_cast<float>(maxima[block]) * inverse <= 0.5f) {
+    if (std::bit_cast<float>(call.maxima[block]) * inverse <= 0.5f) {
       if (residual != nullptr) {
         for (std::size_t i = begin + lane; i < n && i < begin + kBlock; i += 32) {
           residual[i] += partial[i];
@@ -172,14 +177,19 @@ class CudaEcq final : public Ecq {
   }
 
  private:
-  // The maxima stay in the queue's memory until quantise() reads them.
-  std::uint32_t scan(Values values, std::byte*) const override {
-    if (values.size() == 0) return 0;
+  // The maxima stay in the queue's memory, and with a likely step the list of codes in staging
+  // memory, until quantise() reads them.
+  Scan scan(Values values, std::byte*, float likely_step) const override {
+    is_quantised_ = false;
+    if (values.size() == 0) return {};
     const CodecQueue::Call call = queue_->begin(blocks_of(values.size()));
+    std::uint32_t* const largest = queue_->new_counters();
     launch(scan_blocks_kernel, launch_for_blocks(values.size()), queue_->stream(),
-           values.partial.data(), values.residual, values.size(), call.maxima,
-           queue_->new_counter());
-    return queue_->finish_with_counter();
+           values.partial.data(), values.residual, values.size(), call.maxima, largest);
+    if (likely_step > 0.0f) enqueue_quantise(values, likely_step, call, largest, largest + 1);
+    const CodecQueue::Report report = queue_->finish_with_counters();
+    is_quantised_ = report.is_quantised != 0;
+    return {.largest_bits = report.counter, .is_quantised = is_quantised_};
   }
 
   double squares(Values values, float factor) const override {
@@ -199,13 +209,13 @@ class CudaEcq final : public Ecq {
 
   entropy::CodeBlocks quantise(Values values, float step, const std::byte*,
                                std::byte* memory) const override {
+    if (!is_quantised_) {
+      const CodecQueue::Call call = queue_->begin(0);
+      enqueue_quantise(values, step, call, nullptr, queue_->new_counters());
+      static_cast<void>(queue_->finish());
+    }
     const std::size_t n = values.size();
     const entropy::CodeList list = list_of(n);
-    const CodecQueue::Call call = queue_->begin(0);
-    launch(quantise_kernel, launch_for_blocks(n), queue_->stream(), values.partial.data(),
-           values.residual, n, step, call.maxima, queue_->new_counter(), list.blocks.data(),
-           list.codes);
-    static_cast<void>(queue_->finish());
     entropy::CodeBlocks blocks(memory, n);
     for (std::size_t b = 0; b < list.blocks.size(); ++b) blocks.add(list, b);
     return blocks;
@@ -264,6 +274,15 @@ class CudaEcq final : public Ecq {
     return true;
   }
 
+  // The list of codes is in staging memory when the kernel has run.
+  void enqueue_quantise(Values values, float step, const CodecQueue::Call& call,
+                        const std::uint32_t* largest, std::uint32_t* listed) const {
+    const entropy::CodeList list = list_of(values.size());
+    launch(quantise_kernel, launch_for_blocks(values.size()), queue_->stream(),
+           values.partial.data(), values.residual, values.size(), step, call, largest, listed,
+           list.blocks.data(), list.codes);
+  }
+
   [[nodiscard]] const Codec& dense_codec(Form form) const {
     switch (form) {
       case Form::q4:
@@ -290,6 +309,7 @@ class CudaEcq final : public Ecq {
   }
 
   std::shared_ptr<CodecQueue> queue_;
+  mutable bool is_quantised_ = false;  // by scan()
   // The dense forms.
   CudaCodec<linear::Format<4>> four_;
   CudaCodec<linear::Format<8>> eight_;

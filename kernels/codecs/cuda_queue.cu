@@ -11,7 +11,7 @@ namespace dp::cuda {
 
 namespace {
 
-constexpr std::size_t kCounter = 32, kFixedBytes = 64;
+constexpr std::size_t kCounters = 32, kFixedBytes = 64;
 constexpr std::size_t kFirstMaxima = 16384;
 // Enough for the sums of squares of 2^28 values, for counts and for samples.
 constexpr std::size_t kFirstStaging = 1u << 20;
@@ -173,10 +173,10 @@ CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
           .maxima = reinterpret_cast<std::uint32_t*>(maxima_.get())};
 }
 
-std::uint32_t* CodecQueue::new_counter() const {
-  auto* counter = reinterpret_cast<std::uint32_t*>(fixed_.get() + kCounter);
-  DP_CHECK_CUDA(cudaMemsetAsync(counter, 0, sizeof *counter, stream()));
-  return counter;
+std::uint32_t* CodecQueue::new_counters() const {
+  auto* counters = reinterpret_cast<std::uint32_t*>(fixed_.get() + kCounters);
+  DP_CHECK_CUDA(cudaMemsetAsync(counters, 0, 2 * sizeof *counters, stream()));
+  return counters;
 }
 
 CodecQueue::Report CodecQueue::finish() const {
@@ -184,11 +184,11 @@ CodecQueue::Report CodecQueue::finish() const {
   return *reinterpret_cast<const Report*>(report_.get());
 }
 
-std::uint32_t CodecQueue::finish_with_counter() const {
+CodecQueue::Report CodecQueue::finish_with_counters() const {
   std::uint32_t& counter = reinterpret_cast<Report*>(report_.get())->counter;
-  DP_CHECK_CUDA(cudaMemcpyAsync(&counter, fixed_.get() + kCounter, sizeof counter,
+  DP_CHECK_CUDA(cudaMemcpyAsync(&counter, fixed_.get() + kCounters, sizeof counter,
                                 cudaMemcpyDeviceToHost, stream()));
-  return finish().counter;
+  return finish();
 }
 
 void CodecQueue::reserve(std::size_t blocks, std::size_t staging_bytes) const {

@@ -28,8 +28,9 @@ class CodecQueue final : public SegmentMemory {
   // not matter.
   struct Report {
     std::uint32_t is_not_finite;
-    std::uint32_t is_damaged;  // a payload that no encoder writes
-    std::uint32_t counter;     // of finish_with_counter()
+    std::uint32_t is_damaged;    // a payload that no encoder writes
+    std::uint32_t counter;       // of finish_with_counters()
+    std::uint32_t is_quantised;  // the segment was quantised with a likely step (cuda_ecq.cu)
   };
   // Arguments shared by the kernels of a call. Two of them point to device memory:
   // `not_finite_call` to the number of the last call with a segment that was not finite, and
@@ -48,10 +49,10 @@ class CodecQueue final : public SegmentMemory {
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   [[nodiscard]] Call begin(std::size_t blocks) const;
   [[nodiscard]] Report finish() const;
-  // A number in device memory for the kernels of one call, which is 0 when they begin, and a
-  // finish() that returns it.
-  [[nodiscard]] std::uint32_t* new_counter() const;
-  [[nodiscard]] std::uint32_t finish_with_counter() const;
+  // Two numbers in device memory for the kernels of one call, which are 0 when they begin, and a
+  // finish() that reports the first one.
+  [[nodiscard]] std::uint32_t* new_counters() const;
+  [[nodiscard]] Report finish_with_counters() const;
   // Makes room for segments of `blocks` blocks and for `staging_bytes` bytes of staging(). A call
   // that needs more room allocates it, which waits for all work on the GPU.
   void reserve(std::size_t blocks, std::size_t staging_bytes) const;

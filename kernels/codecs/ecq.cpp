@@ -186,7 +186,10 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
   std::byte* const room = body + n;
   std::byte* const sparse = room + n;
   std::byte* const maxima = sparse + entropy::CodeBlocks::bytes(n);
-  const std::uint32_t largest_bits = scan(values, maxima);
+  const bool is_set = context.quantiser_step > 0.0f && quarters_ == 0 && context.dense_bits == 0;
+  const float likely_step =
+      is_set ? std::clamp(context.quantiser_step, kLeastStep, kMostStep) : 0.0f;
+  const auto [largest_bits, is_quantised] = scan(values, maxima, likely_step);
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
   const auto write_head = [&](float step, Form form) {
     std::memcpy(payload.data(), &step, sizeof step);
@@ -217,6 +220,7 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
     if (is_finite && residual != nullptr) keep(values);
     return {.payload_bytes = sizeof step, .finite = is_finite};
   }
+  DP_ASSERT(!is_quantised || step == likely_step, "step {} instead of {}", step, likely_step);
   const entropy::CodeBlocks blocks = quantise(values, step, maxima, sparse);
   const auto coded = entropy::encode(blocks, payload.data() + sizeof step, room);
   if (coded) return {.payload_bytes = sizeof step + *coded, .finite = true};
@@ -265,7 +269,7 @@ HostEcq::HostEcq(const CodecSpec& codec_spec)
       four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
       eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
 
-std::uint32_t HostEcq::scan(Values values, std::byte* maxima) const {
+Ecq::Scan HostEcq::scan(Values values, std::byte* maxima, float) const {
   std::uint32_t largest = 0;
   for (std::size_t begin = 0; begin < values.size(); begin += kBlock, maxima += sizeof largest) {
     const std::uint32_t bits =
@@ -275,7 +279,7 @@ std::uint32_t HostEcq::scan(Values values, std::byte* maxima) const {
     std::memcpy(maxima, &bits, sizeof bits);
     largest = std::max(largest, bits);
   }
-  return largest;
+  return {.largest_bits = largest};
 }
 
 double HostEcq::squares(Values values, float factor) const {

@@ -45,10 +45,12 @@
 // norm at 0.6 bits a value, and 45 % at 0.15 bits.
 #pragma once
 
+#include <bit>
 #include <memory>
 
 #include "kernels/codecs/codec.hpp"
 #include "kernels/codecs/entropy_coder.hpp"
+#include "kernels/codecs/scaled_blocks.hpp"
 
 namespace dp {
 
@@ -59,6 +61,12 @@ class Ecq : public Codec {
   // The longest segment, in floats.
   static constexpr std::size_t kMostFloats = std::size_t{1} << 24;
   static constexpr float kMostCode = 127.0f;
+  // A segment is quantised with the given step as it is if its largest magnitude (as a bit pattern)
+  // satisfies this. Otherwise the step grows, or nothing is quantised.
+  static constexpr bool fits(std::uint32_t largest_bits, float step) {
+    return largest_bits >= BlockScales::kTiny && largest_bits < BlockScales::kNonFiniteFrom &&
+           std::bit_cast<float>(largest_bits) / kMostCode <= step;
+  }
 
   [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
@@ -90,10 +98,15 @@ class Ecq : public Codec {
 
   explicit Ecq(const CodecSpec& codec_spec);
 
-  // Finds the largest magnitude of each block of 256 values, for quantise(), and returns that of
-  // the segment. Magnitudes are bit patterns, so NaN is the largest. `maxima`: host memory for a
-  // magnitude of each block, at any address.
-  [[nodiscard]] virtual std::uint32_t scan(Values values, std::byte* maxima) const = 0;
+  struct Scan {
+    std::uint32_t largest_bits = 0;  // the largest magnitude; a bit pattern, so NaN is the largest
+    bool is_quantised = false;       // with the likely step
+  };
+  // Finds the largest magnitude of each block of 256 values, for quantise(), and that of the
+  // segment. `maxima`: host memory for a magnitude of each block, at any address. likely_step: the
+  // step for quantise() if the segment fits() it, or 0. A GPU then quantises at once, without
+  // waiting for the host in between.
+  [[nodiscard]] virtual Scan scan(Values values, std::byte* maxima, float likely_step) const = 0;
   // The tiled_sum() of (v * factor)^2 in fp32.
   [[nodiscard]] virtual double squares(Values values, float factor) const = 0;
   // residual += partial
@@ -129,7 +142,7 @@ class HostEcq final : public Ecq {
   explicit HostEcq(const CodecSpec& codec_spec);
 
  private:
-  std::uint32_t scan(Values values, std::byte* maxima) const override;
+  Scan scan(Values values, std::byte* maxima, float likely_step) const override;
   double squares(Values values, float factor) const override;
   void keep(Values values) const override;
   entropy::CodeBlocks quantise(Values values, float step, const std::byte* maxima,
