@@ -250,7 +250,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   }
 }
 
-// On a GPU, encoding a segment of ecq takes about 40 us however short it is (an estimate: three
+// On a GPU, encoding a segment of ecq takes about 30 us however short it is (an estimate: two
 // waits for kernels). With few planned bits, segments are longer in any case (segment_floats). The
 // number of bytes in flight stays as it is.
 void GradientSync::lengthen_segments() {
