@@ -70,9 +70,11 @@ void GradientSync::all_final() {
   end_of_gradients();
 }
 
-StepVerdict GradientSync::finish_step() {
+StepVerdict GradientSync::finish_step(const FollowUp::Action* when_finite) {
   const double waits_since_s = seconds_now();
-  const StepVerdict verdict = reducer_->wait_step();
+  when_finite_ = when_finite;
+  has_taken_sums_ = false;
+  const StepVerdict verdict = reducer_->wait_step(when_finite != nullptr ? &take_sums_ : nullptr);
   if (StepWatch* const steps = watch()) {
     steps->sums_are_there(seconds_now() - waits_since_s, verdict.busy);
   }
@@ -82,7 +84,7 @@ StepVerdict GradientSync::finish_step() {
                           reducer_->run([&](Communicator& comm) { comm.all_sum(counts); });
                         });
   }
-  if (link_) link_->await_sums();
+  if (link_ && !has_taken_sums_) link_->await_sums();
   if (verdict.finite && !sums_.empty()) gaps_.add(sums_);
   return verdict;
 }
@@ -362,6 +364,11 @@ void GradientSync::connect(Communicator& communicator) {
       };
     }
   }
+  take_sums_ = [this] {
+    if (link_) link_->await_sums();
+    has_taken_sums_ = true;
+    (*when_finite_)();
+  };
   if (!is_gpu() || !is_on_device_) sums_ = gradient;
   gaps_ = DeliveryGaps(buckets_);
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);

@@ -34,6 +34,7 @@
 #include "comm/rate/rate_governor.hpp"
 #include "comm/reducer/bucket_tracker.hpp"
 #include "comm/reducer/delivery_gaps.hpp"
+#include "comm/reducer/follow_up.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/buckets.hpp"
 #include "kernels/base/state.hpp"
@@ -114,7 +115,10 @@ class GradientSync {
   // Reports all tensors as final at once, for example on a rank that had no samples and contributes
   // zeros.
   void all_final();
-  [[nodiscard]] StepVerdict finish_step();
+  // when_finite: if given, the reducer's thread may call it before finish_step() returns, once the
+  // sums are in place and finite (Reducer::wait_step). The operations that it enqueues on a GPU see
+  // the sums. Meanwhile the caller's thread does not use the GPU.
+  [[nodiscard]] StepVerdict finish_step(const FollowUp::Action* when_finite = nullptr);
   // The planned and sent bits per value in the last step. NaN before the first step, and if no
   // codec has a rate (a variable number of bits per value).
   [[nodiscard]] const RateReport& rate_report() const;
@@ -189,6 +193,10 @@ class GradientSync {
   std::span<const float> sums_;   // in host memory; empty if the sums stay on a GPU
   DeliveryGaps gaps_;
   std::unique_ptr<BucketLink> link_;
+  // Takes the sums through the link, and calls when_finite_ of the running finish_step().
+  FollowUp::Action take_sums_;
+  const FollowUp::Action* when_finite_ = nullptr;
+  bool has_taken_sums_ = false;           // by take_sums_, in this step
   double loss_scale_ = 1.0;               // relative to the start of the run
   std::optional<RateGovernor> governor_;  // if some bucket's codec has a rate
   std::unique_ptr<Reducer> reducer_;

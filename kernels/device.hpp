@@ -38,6 +38,9 @@ class Recording {
   virtual ~Recording() = default;
   // Enqueues the operations. The values that they read may differ from replay to replay.
   virtual void replay() = 0;
+  // Whether replay() only launches what an earlier replay has captured. Any thread that has called
+  // Device::make_current() may then replay, unless another thread uses the device at the same time.
+  [[nodiscard]] virtual bool is_captured() const { return false; }
 };
 
 // Numbered time marks in a queue. Setting a mark again replaces its time.

@@ -76,6 +76,9 @@ class Optimizer {
   void set_groups(std::vector<ParameterGroup> groups);
   // Makes one update with the gradients in the parameters' flat buffer. On a GPU, enqueues it.
   void step(double learning_rate);
+  // Whether step() only enqueues an update that an earlier step() has captured. Another thread may
+  // then call step() (Recording::is_captured).
+  [[nodiscard]] bool is_captured() const { return update_->is_captured(); }
   virtual void list_state(StateVisitor& visitor) = 0;
 
  protected:

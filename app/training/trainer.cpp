@@ -157,7 +157,8 @@ void Trainer::step() {
     replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
     load_ahead(is_last_part, place.is_last());
   }
-  const StepVerdict verdict = replica_.await_sums(data_s);
+  const StepVerdict verdict =
+      replica_.await_sums(data_s, Replica::UpdateNumbers{place.learning_rate, place.progress});
   if (judge(verdict)) {
     replica_.update(place.learning_rate, place.progress);
   } else {

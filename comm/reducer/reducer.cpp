@@ -94,6 +94,7 @@ void Reducer::begin_step(std::uint64_t step) {
   DP_ASSERT(thread_->is_over(deliver_job_), "step {} is not over", step_);
   for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) is_ready_[b] = false;
   work_done_.store(0, std::memory_order_relaxed);
+  follow_up_.reset();
   step_ = step;
   deliver_job_ =
       thread_->post([](void* self) { static_cast<Reducer*>(self)->deliver_sums(); }, this);
@@ -107,7 +108,8 @@ void Reducer::bucket_ready(std::size_t bucket) {
   thread_->wake();
 }
 
-StepVerdict Reducer::wait_step() {
+StepVerdict Reducer::wait_step(const FollowUp::Action* when_finite) {
+  if (when_finite != nullptr) follow_up_.offer(*when_finite);
   thread_->wait(deliver_job_);
   return verdict_;
 }
@@ -211,12 +213,15 @@ void Reducer::deliver_sums() {
   if (thread_->must_stop()) return;
   verdict_.finite = std::ranges::all_of(pipeline_.exchanges(),
                                         [](const auto& exchange) { return exchange->finite(); });
+  verdict_.busy = meter_.busy_until_now();
+  // The action comes first, because a GPU may be idle until it has run.
+  const FollowUp::Action* const action = follow_up_.take();
+  if (action != nullptr && verdict_.finite) (*action)();
   verdict_.stop = communicator_.size() == 1 || exchanges_.buckets().empty()
                       ? options_.stop_wish != nullptr && *options_.stop_wish
                       : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
                           return exchange->stop_is_wished();
                         });
-  verdict_.busy = meter_.busy_until_now();
   take_rate();
   verdict_.clamped = {};
   for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {

@@ -49,6 +49,7 @@
 #include "comm/reducer/bucket_pipeline.hpp"
 #include "comm/reducer/error_sample.hpp"
 #include "comm/reducer/exchange_meter.hpp"
+#include "comm/reducer/follow_up.hpp"
 #include "comm/reducer/gpu_watch.hpp"
 #include "comm/reducer/gradient_state.hpp"
 #include "comm/reducer/reducer_options.hpp"
@@ -90,7 +91,11 @@ class Reducer {
   void bucket_ready(std::size_t bucket);
   // If the verdict is not finite, each delivered sum has been added to the residual of the rank
   // that owns this sum (if there is a residual), so that nothing is lost with the step.
-  StepVerdict wait_step();
+  // when_finite: if given, the thread calls it as soon as all sums are in place and the verdict is
+  // finite, before wait_step returns. This saves the time in which the caller wakes up. It is not
+  // called if the verdict is already known when wait_step begins. Its exception is a failure of the
+  // thread.
+  StepVerdict wait_step(const FollowUp::Action* when_finite = nullptr);
 
   // Collective, between steps. From the next step on, bucket b is sent with codecs[b]. Residuals
   // are kept: a bucket's residual is sent when its codec has feedback again. Buckets whose codec
@@ -218,6 +223,7 @@ class Reducer {
   std::uint64_t step_ = 0;
   JobThread::Number deliver_job_ = 0;  // of the step
   StepVerdict verdict_;
+  FollowUp follow_up_;                        // of wait_step()
   JobThread::Number times_job_ = 0;           // of ask_times(), until asked_times()
   CommTimes asked_times_;                     // its result
   std::atomic<std::uint32_t> work_done_ = 0;  // since the last step

@@ -93,6 +93,8 @@ class GraphRecording final : public Recording {
     DP_CHECK_CUDA(cudaGraphLaunch(graph_, device_.stream()));
   }
 
+  [[nodiscard]] bool is_captured() const override { return graph_ != nullptr; }
+
  private:
   void capture() {
     const cudaStream_t stream = device_.stream();

@@ -571,6 +571,37 @@ TEST(GradientSync, ADeviceChangesNoBit) {
   }
 }
 
+// What the action of finish_step() enqueues on a GPU sees the sums, on both paths.
+TEST(GradientSync, WhatFollowsTheSumsSeesThem) {
+  Communicator comm;
+  const test::TestDevice device = test::make_test_device();
+  std::size_t followed = 0;
+  for (const ExchangePath path : {ExchangePath::host, ExchangePath::device}) {
+    GradientSyncOptions options = options_of("q8");
+    options.path = path;
+    DeviceArray<float> gradient(*device, kElements), copy(*device, kElements);
+    GradientSync sync(device.get(), gradient.span(), tensors(), options);
+    sync.connect(comm);
+    bool is_copied = false;
+    const FollowUp::Action action = [&] {
+      device->copy(copy.data(), gradient.data(), gradient.span().size_bytes());
+      is_copied = true;
+    };
+    for (std::uint64_t step = 0; step < 30; ++step) {
+      sync.begin_step(step);
+      gradient.set(gradient_of(comm.rank(), step));
+      sync.all_final();
+      is_copied = false;
+      EXPECT_TRUE(sync.finish_step(&action).finite);
+      // The action is refused if the exchange has ended before the caller waits.
+      if (!is_copied) continue;
+      ++followed;
+      EXPECT_EQ(copy.get(), gradient.get()) << sync.path() << ", step " << step;
+    }
+  }
+  if (on_gpu()) EXPECT_GT(followed, 0u);
+}
+
 TEST(GradientSync, WhatAGpuCannotDoIsRefused) {
   if (!on_gpu()) GTEST_SKIP() << "the CPU has a form of every codec";
   const test::TestDevice device = test::make_test_device();

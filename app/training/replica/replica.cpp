@@ -91,8 +91,16 @@ void Replica::rehearse_update() {
   device_.synchronize();
 }
 
-StepVerdict Replica::await_sums(double data_s) {
-  const StepVerdict verdict = policy().await_sums();
+StepVerdict Replica::await_sums(double data_s, std::optional<UpdateNumbers> planned) {
+  is_updated_early_ = false;
+  // The reducer's thread enqueues the update only if that is no more than a launch: other ranks
+  // expect its answers, so it must not wait for the device to load kernels or capture a graph.
+  const bool may_update = planned && is_gpu() && optimizer_->is_captured();
+  if (may_update) {
+    planned_ = *planned;
+    clock_.expect_early_update();
+  }
+  const StepVerdict verdict = policy().await_sums(may_update ? &update_early_ : nullptr);
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
   // Only here is it certain that the device has finished the step's computation: in a step without
@@ -103,8 +111,14 @@ StepVerdict Replica::await_sums(double data_s) {
 }
 
 void Replica::update(double learning_rate, double progress) {
-  optimizer_->step(learning_rate);
-  policy().update_averages(progress);
+  const UpdateNumbers numbers = {.learning_rate = learning_rate, .progress = progress};
+  if (!is_updated_early_) return enqueue_update(numbers);
+  DP_ASSERT(numbers == planned_, "the update was planned with other numbers");
+}
+
+void Replica::enqueue_update(const UpdateNumbers& numbers) {
+  optimizer_->step(numbers.learning_rate);
+  policy().update_averages(numbers.progress);
 }
 
 void Replica::skip_update() { network_.parameters().bring_back_statistics(); }

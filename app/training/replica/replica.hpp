@@ -107,9 +107,16 @@ class Replica {
   // the run that lies before this step; below 0: unknown.
   void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded() { feed_.await_sent(); }
-  // data_s: how long the loop waited for this step's batch.
-  StepVerdict await_sums(double data_s);
-  // progress: the fraction of the run that is done, including this step.
+  struct UpdateNumbers {
+    double learning_rate = 0.0;
+    double progress = 0.0;  // the fraction of the run that is done, including this step
+    bool operator==(const UpdateNumbers&) const = default;
+  };
+  // data_s: how long the loop waited for this step's batch. planned: the numbers of the update that
+  // follows if policy().judge() returns true. With them a GPU may begin the update before this call
+  // returns, so that it is not idle while this thread wakes up. Call update() with the same numbers
+  // in any case.
+  StepVerdict await_sums(double data_s, std::optional<UpdateNumbers> planned = std::nullopt);
   void update(double learning_rate, double progress = 0);
   // Call it instead of update() for a skipped step. It also undoes what the step has changed in the
   // running statistics, because a NaN would stay there for ever.
@@ -131,6 +138,9 @@ class Replica {
   // changes. It waits for the device.
   void rehearse_update();
   void end_rehearsals() { rehearsals_.clear(); }
+
+  // Whether the update of this step was enqueued before await_sums() returned. For tests.
+  [[nodiscard]] bool is_updated_early() const { return is_updated_early_; }
 
   // The loss of the step's batch over all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
@@ -155,6 +165,7 @@ class Replica {
   void list_state(StateVisitor& visitor);
 
  private:
+  void enqueue_update(const UpdateNumbers& numbers);
   [[nodiscard]] bool is_gpu() const { return device_.kind() == DeviceKind::cuda; }
   // Null on a GPU, where layers run later than they are called.
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
@@ -186,6 +197,10 @@ class Replica {
   std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
       recordings_;
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> rehearsals_;
+
+  FollowUp::Action update_early_;  // for the reducer's thread
+  UpdateNumbers planned_;          // of update_early_
+  bool is_updated_early_ = false;
 
   SyncPolicies policies_;
   std::unique_ptr<GradientSync> sync_;

@@ -54,6 +54,12 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       earlier_(device, network_.parameters().gradients(), options.accumulates),
       feed_(device, network_, options.normalization),
       clock_(device, options.trace),
+      update_early_([this] {
+        clock_.early_update_begins();
+        enqueue_update(planned_);
+        clock_.early_update_ends();
+        is_updated_early_ = true;
+      }),
       policies_({.device = device,
                  .network = network_,
                  .averages = averages_,

@@ -40,7 +40,7 @@ void RoundPolicy::begin(double learning_rate, bool has_gradients) {
 // ---- a step -------------------------------------------------------------------------------------
 
 // Only waits for the device, because a step's gradient is not exchanged.
-StepVerdict RoundPolicy::await_sums() {
+StepVerdict RoundPolicy::await_sums(const FollowUp::Action*) {
   parts_.device.synchronize();
   return {};
 }

@@ -28,7 +28,7 @@ class RoundPolicy final : public OwnSteps {
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
   }
-  StepVerdict await_sums() override;
+  StepVerdict await_sums(const FollowUp::Action* update) override;
   [[nodiscard]] bool judge(const StepVerdict& verdict, const LossSums& loss) override;
   void update_averages(double progress) override;
   SyncResult end_step(const StepVerdict& verdict, const StepPlace& place) override;

@@ -76,6 +76,16 @@ class StepClock {
     forward_ended();
     backward_ended();
   }
+  // These three calls are for a step whose update may be enqueued before exchanged() is called.
+  // First call expect_early_update(), which waits until the device has made the last step's update.
+  // Another thread may then make the other two calls, before and after it enqueues the update.
+  // exchanged() and updated() do not repeat the marks.
+  void expect_early_update() { complete(); }
+  void early_update_begins() { mark(kExchanged + parity_); }
+  void early_update_ends() {
+    mark(kUpdated + parity_);
+    is_updated_early_ = true;
+  }
   // Call it when the host knows that backward has ended and the sums are in place. data_s: how long
   // the loop waited for the batch. forward_wait_s, backward_wait_s: how long the passes waited for
   // values of all ranks, which counts as exposed communication.
@@ -93,7 +103,7 @@ class StepClock {
                 .forward = std::max(forward, 0.0),
                 .backward = backward,
                 .statistics = forward_wait_s + backward_wait_s};
-    mark(kExchanged + parity_);
+    if (!is_updated_early_) mark(kExchanged + parity_);
   }
   // Call these two between exchanged() and updated(), around an exchange that comes after the
   // update. If training waits for only a part of the exchange, call them around that part. If there
@@ -105,7 +115,7 @@ class StepClock {
   }
   void exchange_ends() { mark(kLateEnd + parity_); }
   void updated() {
-    mark(kUpdated + parity_);
+    if (!std::exchange(is_updated_early_, false)) mark(kUpdated + parity_);
     has_pending_late_ = std::exchange(has_late_, false);
     if (trace_ != nullptr && is_cpu()) {
       const std::int64_t end_ns = host_ns_[kUpdated + parity_];
@@ -229,6 +239,7 @@ class StepClock {
   std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;
   bool is_pending_ = false;
+  bool is_updated_early_ = false;
   bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
   // For a step in several parts: the times of its earlier parts. Waiting between parts counts as

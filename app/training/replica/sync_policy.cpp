@@ -34,6 +34,10 @@ class EveryStep final : public SyncPolicy {
   explicit EveryStep(SyncParts& parts)
       : SyncPolicy(parts),
         tensor_final_([this](std::size_t tensor) { send(tensor); }),
+        take_and_update_([this] {
+          take_sums();
+          (*update_)();
+        }),
         ahead_(parts.device, parameters().values()) {}
 
   void plan_step(const StepPlace& place) override {
@@ -56,12 +60,12 @@ class EveryStep final : public SyncPolicy {
     copy_to_exchanged(parameters().gradients(), 0);
     sync().all_final();
   }
-  StepVerdict await_sums() override {
-    const StepVerdict verdict = sync().finish_step();
-    ahead_.restore();
-    if (has_memory()) {
-      blend_values(parts_.device, parts_.exchanged, parameters().gradients(), 1.0f);
-    }
+  // judge() is the exchange's verdict, so the update may follow the sums at once.
+  StepVerdict await_sums(const FollowUp::Action* update) override {
+    update_ = update;
+    has_taken_ = false;
+    const StepVerdict verdict = sync().finish_step(update != nullptr ? &take_and_update_ : nullptr);
+    if (!has_taken_) take_sums();
     return verdict;
   }
   [[nodiscard]] bool judge(const StepVerdict& verdict, const LossSums&) override {
@@ -73,6 +77,13 @@ class EveryStep final : public SyncPolicy {
   }
 
  private:
+  void take_sums() {
+    ahead_.restore();
+    if (has_memory()) {
+      blend_values(parts_.device, parts_.exchanged, parameters().gradients(), 1.0f);
+    }
+    has_taken_ = true;
+  }
   void send(std::size_t tensor) {
     const net::Parameter& place = parameters().tensors()[tensor];
     const std::span<float> gradient =
@@ -101,6 +112,9 @@ class EveryStep final : public SyncPolicy {
   }
 
   net::TensorCallback tensor_final_;
+  FollowUp::Action take_and_update_;
+  const FollowUp::Action* update_ = nullptr;  // of the running await_sums()
+  bool has_taken_ = false;                    // the sums of the running await_sums()
   StepAhead ahead_;
   double learning_rate_ = 0.0;  // of the running step
 };
@@ -122,7 +136,7 @@ class Alone final : public OwnSteps {
     OwnSteps::finish_without_batch();
     sync().all_final();
   }
-  StepVerdict await_sums() override { return sync().finish_step(); }
+  StepVerdict await_sums(const FollowUp::Action*) override { return sync().finish_step(); }
   SyncResult end_step(const StepVerdict& verdict, const StepPlace&) override {
     return {.stop = verdict.stop};
   }

@@ -128,7 +128,9 @@ class SyncPolicy {
   // are then the sums over the earlier parts.
   virtual void finish_without_batch() = 0;
   // On return the device has computed the gradients, and sums over ranks are in place.
-  virtual StepVerdict await_sums() = 0;
+  // update: if given, another thread may call it before this call returns, provided that judge()
+  // will return true. It enqueues the update.
+  virtual StepVerdict await_sums(const FollowUp::Action* update) = 0;
   // Returns whether the update follows. A gradient that is not finite would spoil the parameters,
   // so it is not applied. loss: this rank's loss.
   [[nodiscard]] virtual bool judge(const StepVerdict& verdict, const LossSums& loss) = 0;

@@ -196,6 +196,74 @@ TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
   EXPECT_TRUE(run_step(2, false));
 }
 
+// An action that comes after its moment is refused, and is not kept for the next step.
+TEST(FollowUp, IsTakenOnlyIfItIsOfferedInTime) {
+  FollowUp follow_up;
+  const FollowUp::Action action = [] {};
+  follow_up.offer(action);
+  EXPECT_EQ(follow_up.take(), &action);
+  follow_up.reset();
+  EXPECT_EQ(follow_up.take(), nullptr);
+  follow_up.offer(action);
+  follow_up.reset();
+  EXPECT_EQ(follow_up.take(), nullptr);
+}
+
+// The action is called once, on the reducer's thread, when the sums are in place and before the
+// caller returns. If some rank's values are not finite, it is not called.
+TEST(Reducer, AnActionFollowsFiniteSums) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("none"), {.segment_bytes = 1024});
+  std::vector<float> seen;
+  std::thread::id thread;
+  const FollowUp::Action action = [&] {
+    seen.insert(seen.end(), gradient.begin(), gradient.end());
+    thread = std::this_thread::get_id();
+  };
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    seen.clear();
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    const bool is_bad = step == 2;
+    if (is_bad && comm.rank() == 0) gradient[1700] = std::numeric_limits<float>::infinity();
+    for (std::size_t b = 1; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    // The first bucket is ready only when the caller waits.
+    std::jthread late([&] {
+      std::this_thread::sleep_for(100ms);
+      reducer.bucket_ready(0);
+    });
+    const bool has_action = step != 4;
+    EXPECT_EQ(reducer.wait_step(has_action ? &action : nullptr).finite, !is_bad);
+    EXPECT_EQ(seen.size(), has_action && !is_bad ? kElements : 0u) << "step " << step;
+    if (seen.empty()) continue;
+    EXPECT_EQ(seen, gradient) << "step " << step;
+    EXPECT_EQ(seen.back(), sum_of_fills(comm.size(), step, kElements - 1)) << "step " << step;
+    EXPECT_NE(thread, std::this_thread::get_id());
+  }
+}
+
+TEST(Reducer, AnActionThatThrowsIsAFailure) {
+  Communicator self(MPI_COMM_SELF);
+  std::vector<float> gradient(kElements);
+  Reducer reducer(self, gradient, five_buckets("none"), {.segment_bytes = 1024});
+  reducer.begin_step(0);
+  for (std::size_t b = 1; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+  std::jthread late([&] {
+    std::this_thread::sleep_for(100ms);
+    reducer.bucket_ready(0);
+  });
+  const FollowUp::Action action = [] { throw Error(ErrorKind::device, "the GPU has failed"); };
+  try {
+    static_cast<void>(reducer.wait_step(&action));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
+  late.join();
+  EXPECT_THROW(reducer.begin_step(1), Error);
+}
+
 // The rank whose own values are bad knows where the first one is, and the others that theirs are
 // not.
 TEST(Reducer, TheFirstValueThatIsNotFiniteIsFound) {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@
 #include "net/layers/pool.hpp"
 #include "net/network.hpp"
 #include "tests/support/skipped.hpp"
+#include "tests/support/state_list.hpp"
 
 namespace dp {
 namespace {
@@ -337,10 +340,15 @@ struct Course {
   std::vector<std::int64_t> samples;
   std::vector<std::vector<float>> values;
   bool has_momentum = false;  // the exchange, for the largest tensor
+  std::size_t early_updates = 0;
 };
 
 struct Training {
   std::size_t parts = 1;  // in which each rank computes its batch
+  bool updates_early = true;
+  ExchangePath path = ExchangePath::automatic;
+  AverageOptions averages = {};
+  std::optional<RoundOptions> rounds = {};
   net::OptimizerOptions optimizer = {.weight_decay = 5e-4f, .clip_norm = 0.5};
   std::string compress = "none";
   net::GroupOptions groups = {};
@@ -368,6 +376,9 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
   options.seed = 3;
   options.optimizer = training.optimizer;
   options.groups = training.groups;
+  options.averages = training.averages;
+  options.rounds = training.rounds;
+  options.sync.path = training.path;
   options.sync.compress = parse_compress(training.compress);
   options.label_smoothing = 0.1;
   options.accumulates = parts > 1;
@@ -387,13 +398,17 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
     loader.start_epoch(epoch);
     replica.clock().begin();
     for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
+      replica.policy().plan_step({.step = step, .of_epoch = loader.steps(), .learning_rate = 0.1});
       for (std::size_t part = 0; part < parts; ++part) {
         replica.load(loader.next());
         replica.compute(step, part + 1 == parts);
         replica.await_loaded();
       }
-      EXPECT_TRUE(replica.await_sums(0.0).finite);
-      replica.update(0.1);
+      const Replica::UpdateNumbers update = {.learning_rate = 0.1, .progress = 0.1};
+      const auto planned = training.updates_early ? std::optional(update) : std::nullopt;
+      EXPECT_TRUE(replica.await_sums(0.0, planned).finite);
+      if (replica.is_updated_early()) ++course.early_updates;
+      replica.update(update.learning_rate, update.progress);
       replica.clock().updated();
       const LossSums mine = replica.loss();
       replica.sync().reducer().run([&](Communicator& c) {
@@ -489,6 +504,96 @@ TEST(AheadOfTheOthers, GradientsAreTakenWhereTheSumWillLead) {
     }
     EXPECT_GE(steps_ahead, 4u);
     const std::vector<float> values = to_host(*device, parameters.values());
+    replica.sync().reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
+  }
+}
+
+// The reducer's thread enqueues the same update as the training loop would. This includes separate
+// memory for the exchange (rounds with a delay), gradients taken ahead, and averages.
+TEST(EarlyUpdates, ChangeNoBit) {
+  Communicator comm;
+  const ImageSet set = random_images();
+  const AverageOptions averages = {.ema_decay = 0.9, .lookahead_every = 2};
+  const std::vector<Training> trainings = {
+      {.path = ExchangePath::host, .averages = averages},
+      {.path = ExchangePath::device, .averages = averages},
+      {.parts = 2, .optimizer = {.kind = net::OptimizerKind::adamw}},
+      {.optimizer = {.kind = net::OptimizerKind::adam}, .compress = "q8"},
+      {.optimizer = {.kind = net::OptimizerKind::lars, .clip_norm = 0.5}},
+      {.optimizer = {.kind = net::OptimizerKind::muon}},
+      {.optimizer = {}, .compress = "ecq:bits=0.05,velocity=masked"},
+      {.rounds = RoundOptions{.ranks = static_cast<std::size_t>(comm.size()), .delay = 1}}};
+  std::size_t early_updates = 0;
+  for (std::size_t i = 0; i < trainings.size(); ++i) {
+    Training training = trainings[i];
+    const Course early = train(comm, set, training);
+    training.updates_early = false;
+    const Course late = train(comm, set, training);
+    EXPECT_EQ(early.values, late.values) << "training " << i;
+    EXPECT_EQ(early.losses, late.losses) << "training " << i;
+    EXPECT_EQ(late.early_updates, 0u);
+    early_updates += early.early_updates;
+  }
+  // An update is late if the exchange ends before the loop waits for it.
+  const bool is_gpu = part_device(comm).kind == DeviceKind::cuda;
+  EXPECT_EQ(early_updates > 0, is_gpu) << early_updates;
+}
+
+// A step that is not finite changes neither parameters nor the optimiser's state, although the loop
+// has handed over its update.
+TEST(EarlyUpdates, AStepThatIsNotFiniteChangesNothing) {
+  Communicator comm;
+  const ImageSet set = random_images();
+  using net::OptimizerKind;
+  for (const OptimizerKind kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
+                                   OptimizerKind::lars, OptimizerKind::muon}) {
+    SCOPED_TRACE(net::optimizer_name(kind));
+    const std::unique_ptr<Device> device = make_device(part_device(comm));
+    ReplicaOptions options;
+    options.optimizer = {.kind = kind, .weight_decay = 5e-4f};
+    options.averages = {.ema_decay = 0.9};
+    options.sync.bucket_bytes = 4096;
+    options.sync.reducer.comm_timeout_s = 30;
+    Loader loader(set, loading_of(comm, *device));
+    Replica replica(*device, normalised_network(), options);
+    for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+      replica.prepare(n, net::Mode::training);
+    }
+    replica.plan_exchange();
+    replica.connect(comm);
+    replica.clock().begin();
+    const auto state = [&] {  // without what the exchange keeps
+      StateList list;
+      replica.list_state(list);
+      std::erase_if(list.blocks,
+                    [](const StateBlock& block) { return block.name.starts_with("exchange/"); });
+      return test::copy_state(*device, list).blocks;
+    };
+    float& spoilt = *replica.network().parameters().values().data();
+    for (std::uint64_t step = 0; step < 8; ++step) {
+      if (step % loader.steps() == 0) loader.start_epoch(step / loader.steps());
+      const bool is_bad = step == 3 || step == 4;  // every rank has images
+      const std::vector<float> values = to_host(*device, replica.network().parameters().values());
+      const float bad = std::numeric_limits<float>::quiet_NaN();
+      const bool spoils = is_bad && comm.rank() == comm.size() - 1;
+      if (spoils) device->upload(&spoilt, &bad, sizeof bad);
+      const auto before = state();
+      replica.load(loader.next());
+      replica.compute(step);
+      replica.await_loaded();
+      const Replica::UpdateNumbers update = {.learning_rate = 0.01};
+      EXPECT_EQ(replica.await_sums(0.0, update).finite, !is_bad);
+      if (is_bad) {
+        EXPECT_FALSE(replica.is_updated_early());
+        replica.skip_update();
+      } else {
+        replica.update(update.learning_rate);
+      }
+      replica.clock().updated();
+      EXPECT_EQ(state() == before, is_bad) << "step " << step;
+      if (spoils) device->upload(&spoilt, values.data(), sizeof bad);
+    }
+    const std::vector<float> values = to_host(*device, replica.network().parameters().values());
     replica.sync().reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
   }
 }
