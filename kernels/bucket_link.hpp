@@ -48,7 +48,7 @@ class BucketLink {
   // the copy to the device.
   virtual void return_sums(std::size_t bucket) = 0;
   // Operations that are enqueued later wait for the copies of return_sums(), so that they see the
-  // sums. This call is not part of a recording of the step.
+  // sums. This call is not part of a recording of the step. The exchanging thread may make it, too.
   virtual void await_sums() = 0;
 };
 

@@ -148,7 +148,8 @@ void Trainer::step() {
   const StepPlace place = place_of_step();
   replica_.policy().plan_step(place);
   // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
-  // thread while backward still runs. await_sums() may have to wait for the exchange.
+  // thread while backward still runs. await_sums() may have to wait for the exchange; on a GPU that
+  // thread may then enqueue the update.
   double data_s = 0;
   const std::size_t parts = run_.train_loader->parts();
   for (std::size_t part = 0; part < parts; ++part) {
