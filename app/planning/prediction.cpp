@@ -71,6 +71,22 @@ ComputeTimes times_of(const std::vector<RehearsedStep>& measured, std::size_t ra
   return times;
 }
 
+// By how much the slowest rank's computation, with the update, is longer than the mean rank's; the
+// mean over the steps.
+double lag_of_slowest_s(std::span<const std::vector<ComputeTimes>> steps) {
+  double sum_s = 0.0;
+  for (const std::vector<ComputeTimes>& ranks : steps) {
+    double slowest_s = 0.0, mean_s = 0.0;
+    for (const ComputeTimes& rank : ranks) {
+      const double compute_s = rank.backward_end_s + rank.after_s;
+      slowest_s = std::max(slowest_s, compute_s);
+      mean_s += compute_s / static_cast<double>(ranks.size());
+    }
+    sum_s += (slowest_s - mean_s) / static_cast<double>(steps.size());
+  }
+  return sum_s;
+}
+
 // The costs of a codec with bits= are measured at these bits.
 constexpr std::array kMeasuredBits = {0.1, 0.4, 1.5, 6.0};
 
@@ -225,7 +241,9 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   }
   StepForecast forecast = simulate_steps(setup, steps);
   if (choice.round_steps > 0.0) {
-    forecast.step_s -= forecast.exposed_s;
+    // The slowest rank's computation counts. Rehearsed steps begin together, so a rank that ends
+    // early has left the processor to the others. In rounds it does not wait for them.
+    forecast.step_s += lag_of_slowest_s(steps) - forecast.exposed_s;
     forecast.exposed_s = std::max(0.0, forecast.exposed_s - choice.round_delay * forecast.step_s);
     for (double* shared : {&forecast.exposed_s, &forecast.sent_bytes, &forecast.most_sent_bytes}) {
       *shared /= choice.round_steps;
