@@ -12,7 +12,8 @@
 //                     computed. In the first epoch, a prediction decides between H = 2 and an
 //                     exchange at every step. Later epochs follow the times of the epoch before: H
 //                     is the smallest number, at most `max`, with which waiting takes at most a
-//                     tenth of the computing time (chosen_steps).
+//                     tenth of the computing time. Rounds that have begun become longer only above
+//                     15 % (chosen_steps).
 //     max=N           the largest H that may be chosen; 64 if it is not given
 //
 // The last round of an epoch ends with the epoch, even if it is shorter.

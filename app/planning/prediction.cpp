@@ -425,6 +425,13 @@ Prediction predict_rounds(const Calibration& calibration, StepChoice choice, std
   return predict_step(calibration, choice);
 }
 
+// The length of the first epoch's rounds, as an earlier run or the prediction says.
+std::size_t first_round(const RunPlan& plan, const StepForecast& at_every_step) {
+  constexpr std::size_t kLongest = 2;
+  if (!plan.choices.round_steps.empty()) return std::stoul(plan.choices.round_steps);
+  return plan.options.compress_warmup > 0 ? 1 : chosen_steps(at_every_step, kLongest);
+}
+
 }  // namespace
 
 std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
@@ -459,12 +466,11 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                           static_cast<std::size_t>(plan.options.sync_delay), images.steps());
   }
   const Prediction at_every_step = predict_step(calibration, choice);
-  if (!plan.rounds.is_auto() || plan.options.compress_warmup > 0) return at_every_step;
-  constexpr std::size_t kFirstRound = 2;
-  if (chosen_steps(at_every_step.step, kFirstRound) == 1) return at_every_step;
-  Prediction prediction =
-      predict_rounds(calibration, choice, kFirstRound, kFirstRound - 1, images.steps());
-  prediction.first_round = kFirstRound;
+  if (!plan.rounds.is_auto()) return at_every_step;
+  const std::size_t length = first_round(plan, at_every_step.step);
+  if (length == 1) return at_every_step;
+  Prediction prediction = predict_rounds(calibration, choice, length, length - 1, images.steps());
+  prediction.first_round = length;
   return prediction;
 }
 

@@ -52,7 +52,7 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   if (epoch == 0 && plan_.exchanges()) {
     steps = replica_.sync().reducer().run(
         [&](Communicator& comm) { return comm.all_gather(first_).front(); });
-    why = ": a prediction says that training would wait longer at every step";
+    why = ": at every step, training is predicted to wait for more than a tenth of its time";
   }
   if (const auto earlier = steps_of(plan_.choices.round_steps, epoch)) {
     steps = *earlier;
@@ -61,12 +61,12 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   take(chosen_.empty() ? std::to_string(steps) : fmt::format("{},{}", chosen_, steps));
   recorder_.record_round_steps(chosen_);
   if (steps == before) return;
-  recorder_.say(fmt::format(
-      "epoch {}: ranks exchange every {}{}", epoch + 1,
-      steps == 1
-          ? "step"
-          : fmt::format("{} steps, and each exchange runs during the next {}", steps, steps - 1),
-      why));
+  recorder_.say(
+      fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
+                  steps == 1 ? "step"
+                             : fmt::format("{} steps, and each exchange runs during the next {}",
+                                           steps, steps == 2 ? "step" : std::to_string(steps - 1)),
+                  why));
 }
 
 // `steps` lists the length of rounds, in steps, for each epoch up to the current one. Rounds begin

@@ -401,8 +401,8 @@ std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
   return static_cast<std::size_t>(values) * sizeof(float);
 }
 
-// The bucket size, in bytes of fp32, for which each message of an exchange over a long path fills
-// kPackets packets. Returns 0 on a short path.
+// The bucket size, in bytes of fp32, for which each rank's part fills kPackets packets on a long
+// path. Returns 0 on a short path.
 std::size_t least_bytes_over(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec) {
   constexpr double kLong_s = 5e-3, kPackets = 4.0, kPacketBytes = 1448.0, kBitsOfFp32 = 32.0;
   if (link.latency_s < kLong_s) return 0;

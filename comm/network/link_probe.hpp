@@ -97,10 +97,10 @@ struct LinkProbe {
 // factor matrices, the share depends on the matrices' shapes (1 without tensors). If the codec has
 // planned bits or a wanted error (has_rate), the model is divided into at least six buckets, with
 // two exceptions. If few bits are planned (has_few_bits), a bucket's payload is at least sixteen
-// times as large as its headers. On a long path (5 ms one way or more), each message of a bucket
-// fills at least four packets: with more packets, one is lost more often, and training waits for it
-// longer than for a round trip. If the link was not measured (0 bytes a second), the size is 10^6
-// bytes or, if larger, the size that few planned bits require.
+// times as large as its headers. On a long path (5 ms one way or more), each rank's part of a
+// bucket fills at least four packets: with more packets, one is lost more often, and training waits
+// for it longer than for a round trip. If the link was not measured (0 bytes a second), the size is
+// 10^6 bytes or, if larger, the size that few planned bits require.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

@@ -24,10 +24,10 @@ def prediction_row(run: Run) -> Row | None:
 
 
 def _changes_its_exchange(run: Run) -> bool:
-    """Whether rounds begin later than the run, whose first steps alone are predicted."""
+    """Whether rounds begin or change after the first epoch, which alone is predicted."""
     later = re.search(r"\bfrom=(\d+)", run.sync_every)
     chosen = str(run.attributes.get("round_steps", ""))
-    return later is not None and later[1] != "1" or bool(chosen.replace(",", "").strip("1"))
+    return later is not None and later[1] != "1" or len(set(chosen.split(","))) > 1
 
 
 def _measured(run: Run) -> tuple[float | None, float | None]:

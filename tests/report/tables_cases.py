@@ -182,7 +182,7 @@ def hops_and_links(folder: pathlib.Path) -> None:
 def predictions(folder: pathlib.Path) -> None:
     """Beside the typical epoch's mean over ranks, 10 steps in 10 s, of which 2 s are exposed, whatever rank 0's steps were;
     with bits= beside the mean of all epochs. Logs without a prediction are left out, and those whose rounds begin
-    later than the run."""
+    or change after the first epoch."""
     epochs = [EPOCH | {"epoch": 0, "epoch_s": 20.0, "exposed_comm_s": 8.0},
               EPOCH | {"epoch": 1, "epoch_s": 10.0, "exposed_comm_s": 2.0}]
     common = {"ranks": 4, "epochs": epochs, "predicted_step_s": 0.9, "predicted_exposed_comm_s": 0.1}
@@ -192,9 +192,12 @@ def predictions(folder: pathlib.Path) -> None:
     write_log(folder / "older.h5", ranks=4, epochs=epochs)
     write_log(folder / "later.h5", **common, config={"sync-every": "4:from=2"})
     write_log(folder / "chosen.h5", **common, config={"sync-every": "auto"}, round_steps="1,4")
-    answer = quick(folder, "typical.h5", "bits.h5", "older.h5", "later.h5", "chosen.h5", "--csv", "tables")
+    write_log(folder / "longer.h5", **common, config={"sync-every": "auto"}, round_steps="2,3")
+    write_log(folder / "twos.h5", **common, config={"sync-every": "auto"}, round_steps="2,2")
+    names = ("typical", "bits", "older", "later", "chosen", "longer", "twos")
+    answer = quick(folder, *(f"{name}.h5" for name in names), "--csv", "tables")
     rows = {row["run"]: row for row in read_csv(folder / "tables/prediction.csv")}
-    assert set(rows) == {"typical", "bits"}, rows
+    assert set(rows) == {"typical", "bits", "twos"}, rows
     for run, step_ms, error, waits_ms in (("typical", 1000, -0.1, 200), ("bits", 1500, -0.4, 500)):
         found = [float(rows[run][key]) for key in ("step_ms", "error", "waits_ms")]
         assert np.allclose(found, [step_ms, error, waits_ms]), rows[run]

@@ -33,7 +33,7 @@ struct RunPlan {
   // With the topology "direct", the weight of each rank's part of a bucket (owner_weights.hpp);
   // empty: equal parts.
   std::vector<std::uint32_t> owner_weights = {};
-  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: only `link` is known
+  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: not known exactly
   LinkProbe link = {};  // zeros if nothing is exchanged, and with --autotune off
   net::ScheduleOptions schedule = {};
 

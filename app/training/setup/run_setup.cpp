@@ -130,7 +130,8 @@ void choose_owners(RunPlan& plan) {
   plan.owner_weights = owner_weights(plan.own_link_bytes_per_s);
 }
 
-// The bandwidth of this rank's link. If the links were not measured one by one, a common bandwidth.
+// The bandwidth of this rank's link. If the links were not measured one by one or too inexactly, a
+// common bandwidth.
 double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
   return plan.own_link_bytes_per_s.empty() ? plan.link.bytes_per_s
                                            : plan.own_link_bytes_per_s[rank];

@@ -517,6 +517,8 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
   EXPECT_EQ(in_rounds_of_4(0.0), 4u);
   EXPECT_EQ(in_rounds_of_4(0.6), 4u);
   EXPECT_EQ(in_rounds_of_4(0.61), 5u);
+  EXPECT_EQ(chosen_steps({.steps = 20, .compute_s = 1.0, .exposed_s = 2.0}, 64), 20u);
+  EXPECT_EQ(chosen_steps({.steps = 20, .compute_s = 1.0, .exposed_s = 0.0}, 64), 19u);
   EXPECT_EQ(in_rounds_of_4(3.0), 7u);  // 6 <= 6 + 0.7
   EXPECT_EQ(in_rounds_of_4(1e9), 20u);
   EXPECT_EQ(chosen_steps({}, 20), 1u);

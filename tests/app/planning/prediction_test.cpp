@@ -209,6 +209,19 @@ TEST(Prediction, SharesMakeTheSlowestRankQuicker) {
   EXPECT_TRUE(planned_images(options, calibration_of(4), facts, 4, 128, 1.0).empty());
 }
 
+// Rank 1 computes for 2 s, and waits for nobody in rounds. At every step the others wait for it.
+TEST(Prediction, TheSlowestRankDecidesInRounds) {
+  Calibration calibration = calibration_of(2);
+  calibration.steps[0][1].backward_end_s = 2.0;
+  StepChoice choice = choice_of(2, "none", 1e12);
+  EXPECT_NEAR(predict_step(calibration, choice).step.step_s, 2.0, 0.01);
+  choice.round_steps = 2.0;
+  choice.round_delay = 1.0;
+  const StepForecast in_rounds = predict_step(calibration, choice).step;
+  EXPECT_NEAR(in_rounds.step_s, 2.0, 0.01);
+  EXPECT_EQ(in_rounds.exposed_s, 0.0);
+}
+
 // With the slow link's rank as no owner, more bits hide.
 TEST(Prediction, OwnersByLinksLetMoreBitsHide) {
   StepChoice choice = choice_of(4, "ecq:bits=0.35", 1e6);

@@ -99,8 +99,7 @@ TEST(BucketSize, IsASixthAtMostOfCodecsWithARate) {
   EXPECT_EQ(size(2500, "topk"), 8 * kMiB);
 }
 
-// Over a long path, 4 packets of 1448 bytes in each message of 4 ranks are a bucket's least
-// payload.
+// Over a long path, 4 packets of 1448 bytes in the part of each of 4 ranks are the least.
 TEST(BucketSize, FillsPacketsOnALongPath) {
   const std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
   const auto bytes = [&](double latency_s, const char* codec) {

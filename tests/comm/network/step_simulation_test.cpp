@@ -53,6 +53,15 @@ TEST(StepSimulation, OneBucketGoesThereAndBack) {
               6 * (message_s(1000) + 0.02), 1e-12);
 }
 
+// Of two buckets, the first is ready 30 ms before backward ends and the second one then.
+TEST(StepSimulation, AnExchangeIsInFlightFromItsFirstBucketOn) {
+  const StepSetup setup = setup_of("direct", 2, {2000, 2000}, 0.02);
+  const StepForecast forecast = simulate(setup, {.ready_s = {0.1, 0.13}, .backward_end_s = 0.13});
+  EXPECT_NEAR(forecast.in_flight_s, forecast.delivered_s[1] - 0.1, 1e-9);
+  EXPECT_NEAR(forecast.exposed_s, forecast.delivered_s[1] - 0.13, 1e-9);
+  EXPECT_GT(forecast.exposed_s, 0.04);
+}
+
 TEST(StepSimulation, FlowsOfDirectShareThePorts) {
   // Each port sends 2 messages and receives 2, at half of its rate each.
   EXPECT_NEAR(simulate(setup_of("direct", 3, {3000}, 0.02)).delivered_s[0],
