@@ -209,10 +209,10 @@ TEST(Prediction, SharesMakeTheSlowestRankQuicker) {
   EXPECT_TRUE(planned_images(options, calibration_of(4), facts, 4, 128, 1.0).empty());
 }
 
-// Rank 1 computes for 2 s, and waits for nobody in rounds. At every step the others wait for it.
+// Rank 1 computes for 2 s, rank 0 for 1 s.
 TEST(Prediction, TheSlowestRankDecidesInRounds) {
   Calibration calibration = calibration_of(2);
-  calibration.steps[0][1].backward_end_s = 2.0;
+  calibration.steps[0][1] = {.ready_s = {0.8, 1.6, 2.0}, .backward_end_s = 2.0};
   StepChoice choice = choice_of(2, "none", 1e12);
   EXPECT_NEAR(predict_step(calibration, choice).step.step_s, 2.0, 0.01);
   choice.round_steps = 2.0;
