@@ -571,7 +571,7 @@ TEST(GradientSync, ADeviceChangesNoBit) {
   }
 }
 
-// What the action of finish_step() enqueues on a GPU sees the sums, on both paths.
+// On both paths, operations that the action of finish_step() enqueues on a GPU see the sums.
 TEST(GradientSync, WhatFollowsTheSumsSeesThem) {
   Communicator comm;
   const test::TestDevice device = test::make_test_device();

@@ -92,15 +92,15 @@ void Replica::rehearse_update() {
 }
 
 StepVerdict Replica::await_sums(double data_s, std::optional<UpdateNumbers> planned) {
-  is_updated_early_ = false;
+  early_update_.is_enqueued = false;
   // The reducer's thread enqueues the update only if that is no more than a launch: other ranks
   // expect its answers, so it must not wait for the device to load kernels or capture a graph.
   const bool may_update = planned && is_gpu() && optimizer_->is_captured();
   if (may_update) {
-    planned_ = *planned;
+    early_update_.planned = *planned;
     clock_.expect_early_update();
   }
-  const StepVerdict verdict = policy().await_sums(may_update ? &update_early_ : nullptr);
+  const StepVerdict verdict = policy().await_sums(may_update ? &early_update_.action : nullptr);
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
   // Only here is it certain that the device has finished the step's computation: in a step without
@@ -112,8 +112,8 @@ StepVerdict Replica::await_sums(double data_s, std::optional<UpdateNumbers> plan
 
 void Replica::update(double learning_rate, double progress) {
   const UpdateNumbers numbers = {.learning_rate = learning_rate, .progress = progress};
-  if (!is_updated_early_) return enqueue_update(numbers);
-  DP_ASSERT(numbers == planned_, "the update was planned with other numbers");
+  if (!early_update_.is_enqueued) return enqueue_update(numbers);
+  DP_ASSERT(numbers == early_update_.planned, "the update was planned with other numbers");
 }
 
 void Replica::enqueue_update(const UpdateNumbers& numbers) {

@@ -140,7 +140,7 @@ class Replica {
   void end_rehearsals() { rehearsals_.clear(); }
 
   // Whether the update of this step was enqueued before await_sums() returned. For tests.
-  [[nodiscard]] bool is_updated_early() const { return is_updated_early_; }
+  [[nodiscard]] bool is_updated_early() const { return early_update_.is_enqueued; }
 
   // The loss of the step's batch over all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
@@ -198,9 +198,13 @@ class Replica {
       recordings_;
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> rehearsals_;
 
-  FollowUp::Action update_early_;  // for the reducer's thread
-  UpdateNumbers planned_;          // of update_early_
-  bool is_updated_early_ = false;
+  // An update that the reducer's thread may enqueue during await_sums().
+  struct EarlyUpdate {
+    FollowUp::Action action;
+    UpdateNumbers planned = {};
+    bool is_enqueued = false;
+  };
+  EarlyUpdate early_update_;
 
   SyncPolicies policies_;
   std::unique_ptr<GradientSync> sync_;

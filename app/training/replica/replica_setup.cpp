@@ -54,18 +54,18 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       earlier_(device, network_.parameters().gradients(), options.accumulates),
       feed_(device, network_, options.normalization),
       clock_(device, options.trace),
-      update_early_([this] {
-        clock_.early_update_begins();
-        enqueue_update(planned_);
-        clock_.early_update_ends();
-        is_updated_early_ = true;
-      }),
       policies_({.device = device,
                  .network = network_,
                  .averages = averages_,
                  .earlier = earlier_,
                  .clock = clock_},
                 options.exchange, options.rounds, options.optimizer) {
+  early_update_.action = [this] {
+    clock_.early_update_begins();
+    enqueue_update(early_update_.planned);
+    clock_.early_update_ends();
+    early_update_.is_enqueued = true;
+  };
   network_.set_trace(host_trace());
   network_.set_gather(desk_.get());
 }
@@ -80,13 +80,15 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
   if (network_.is_prepared(samples, mode)) return;
   const std::size_t arena_bytes = network_.arena_bytes();
   device_.synchronize();  // operations may still use memory that grows
+  const std::byte* const scratch = device_.scratch();
   network_.prepare(samples, mode);
-  if (network_.arena_bytes() != arena_bytes) {
+  // Allocates now, so that memory runs out here and not in a step.
+  const bool has_moved = device_.scratch() != scratch;
+  if (has_moved || network_.arena_bytes() != arena_bytes) {
     recordings_.clear();  // they hold addresses
     rehearsals_.clear();
   }
-  // Allocates now, so that memory runs out here and not in a step.
-  static_cast<void>(device_.scratch());
+  if (has_moved && sync_) set_groups();  // the recorded update uses the scratch memory, too
   if (!is_gpu()) return;
   feed_.prepare(samples);
   if (desk_ && mode == net::Mode::training) run_once(samples);

@@ -54,19 +54,20 @@ class StepClock {
     mark(kBegin);
     first_begin_ns_ = host_ns_[kBegin];
     earlier_ = {};
-    between_ = 0;
   }
   // Call it for each part after the first. It waits until the device has computed the part before.
   void part_begins() {
     device_.synchronize();
     complete();
-    if (between_ == 0) before_first_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
-    earlier_.forward += marks_->seconds(kBegin, kForward);
-    earlier_.backward += marks_->seconds(kForward, kBackward);
+    if (earlier_.between == 0) {
+      earlier_.before_first = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    }
+    earlier_.times.forward += marks_->seconds(kBegin, kForward);
+    earlier_.times.backward += marks_->seconds(kForward, kBackward);
     if (trace_ != nullptr && is_cpu()) add_part();
     mark(kBegin);
     device_.synchronize();
-    between_ += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
+    earlier_.between += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
   }
   // These two calls may be recorded, for example in a CUDA graph.
   void forward_ended() { mark(kForward); }
@@ -91,10 +92,11 @@ class StepClock {
   // values of all ranks, which counts as exposed communication.
   void exchanged(double data_s, double forward_wait_s, double backward_wait_s) {
     complete();
-    before_ = between_ > 0 ? before_first_ + between_
-                           : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
-    double forward = earlier_.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
-    double backward = earlier_.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
+    before_ = earlier_.between > 0 ? earlier_.before_first + earlier_.between
+                                   : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    double forward = earlier_.times.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
+    double backward =
+        earlier_.times.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
     // A rank without images makes both marks after the waits of both passes, so `backward` is below
     // 0, and `forward` is too large by the same amount.
     forward += std::min(backward, 0.0);
@@ -243,11 +245,14 @@ class StepClock {
   bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
   // For a step in several parts: the times of its earlier parts. Waiting between parts counts as
-  // time before the step. Each wait adds at least kLeast_s, because between_ == 0 means that the
+  // time before the step. Each wait adds at least kLeast_s, because between == 0 means that the
   // step has had only one part.
   static constexpr double kLeast_s = 1e-12;
-  double before_first_ = 0, between_ = 0;
-  LoopTimes earlier_;
+  struct PartTimes {
+    double before_first = 0, between = 0;
+    LoopTimes times = {};
+  };
+  PartTimes earlier_;
   LoopTimes current_, known_;
 };
 

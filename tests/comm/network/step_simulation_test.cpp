@@ -53,7 +53,7 @@ TEST(StepSimulation, OneBucketGoesThereAndBack) {
               6 * (message_s(1000) + 0.02), 1e-12);
 }
 
-// Of two buckets, the first is ready 30 ms before backward ends and the second one then.
+// There are two buckets: one is ready 30 ms before backward ends, the other at its end.
 TEST(StepSimulation, AnExchangeIsInFlightFromItsFirstBucketOn) {
   const StepSetup setup = setup_of("direct", 2, {2000, 2000}, 0.02);
   const StepForecast forecast = simulate(setup, {.ready_s = {0.1, 0.13}, .backward_end_s = 0.13});

@@ -115,6 +115,15 @@ DeviceOptions part_device(const Communicator& comm) {
           .index = comm.local_rank()};
 }
 
+// Prepares the replica for all batches of the loader and connects it with the other ranks.
+void connect(Replica& replica, const Loader& loader, Communicator& comm) {
+  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+    replica.prepare(n, net::Mode::training);
+  }
+  replica.plan_exchange();
+  replica.connect(comm);
+}
+
 struct ParallelCase {
   ExchangePath path = ExchangePath::host;
   bool has_norm = false;
@@ -387,11 +396,7 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
   options.sync.reducer.comm_timeout_s = 30;
   Loader loader(set, loading_of(comm, *device, parts));
   Replica replica(*device, normalised_network(), options);
-  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
-    replica.prepare(n, net::Mode::training);
-  }
-  replica.plan_exchange();
-  replica.connect(comm);
+  connect(replica, loader, comm);
   Course course;
   std::uint64_t step = 0;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
@@ -450,11 +455,7 @@ TEST(AheadOfTheOthers, GradientsAreTakenWhereTheSumWillLead) {
     options.sync.reducer.comm_timeout_s = 30;
     Loader loader(set, loading_of(comm, *device));
     Replica replica(*device, normalised_network(), options);
-    for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
-      replica.prepare(n, net::Mode::training);
-    }
-    replica.plan_exchange();
-    replica.connect(comm);
+    connect(replica, loader, comm);
     net::Parameters& parameters = replica.network().parameters();
     std::size_t steps_ahead = 0;
     for (std::uint64_t step = 0; step < 6; ++step) {
@@ -555,11 +556,7 @@ TEST(EarlyUpdates, AStepThatIsNotFiniteChangesNothing) {
     options.sync.reducer.comm_timeout_s = 30;
     Loader loader(set, loading_of(comm, *device));
     Replica replica(*device, normalised_network(), options);
-    for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
-      replica.prepare(n, net::Mode::training);
-    }
-    replica.plan_exchange();
-    replica.connect(comm);
+    connect(replica, loader, comm);
     replica.clock().begin();
     const auto state = [&] {  // without what the exchange keeps
       StateList list;
